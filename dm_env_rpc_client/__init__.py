@@ -3,8 +3,8 @@
 `make` connects to a dm_env_rpc server, creates a world and joins it, in one line.
 `dm_env_rpc_pb2` and `properties_pb2` are the modules of the protocol's messages.
 
-The public names stand once, in `__init__.pyi`. Each is imported when it is first used: the
-pytest plugin is a part of this package and is loaded by every pytest run.
+`__init__.pyi` lists the public names. Each is imported on first use, because every pytest run loads
+the pytest plugin, which is part of this package.
 """
 
 import logging
@@ -13,7 +13,7 @@ import lazy_loader
 
 from dm_env_rpc_client.version import __version__ as __version__
 
-# What is logged is for programs that ask for it.
+# By default nothing is printed: programs that want the log add their own handlers.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

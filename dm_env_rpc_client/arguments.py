@@ -1,13 +1,13 @@
-"""Checks of arguments, when they are given: one function for each kind of value.
+"""Checks of arguments on entry, one function for each kind of value.
 
-A value of another type or out of range is a SpecError, which is also a ValueError. An unknown
-keyword is a TypeError, as Python raises it. The text of the error names the argument, and says what
-it takes and what was given. NumPy's scalars are numbers, and a bool is not. Each function returns
-the value to use: a NumPy scalar becomes a number of Python.
+A value of the wrong type or out of range raises a SpecError, which is also a ValueError; an unknown
+keyword raises Python's TypeError. The error text names the argument, the expected values and the
+given one. NumPy scalars count as numbers, bools do not. Each function returns the value to use,
+with a NumPy scalar converted to a Python number.
 
-Times are in seconds. They are finite, and at most `MOST_SECONDS`. A limit, such as `timeout`, is
-more than 0, because no transport answers in no time; None sets no limit. A grace may be 0, and so
-may the timeout of a wait for an event: it looks once.
+Times are in seconds, finite, and at most `MOST_SECONDS`. A limit, such as `timeout`, is more than
+0, because no transport answers instantly; None sets no limit. A grace period may be 0, and so may
+the timeout of a wait for an event, which then checks once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from dm_env_rpc_client.errors import SpecError
 
 MOST_SECONDS = (1 << 31) // 1000
-"""The longest time: poll(2) takes milliseconds as an int."""
+"""The longest time: poll(2) takes milliseconds as a C int."""
 
 NO_LIMIT = "None for no limit"
 """The meaning of None for most limits."""
@@ -40,16 +40,16 @@ _short.maxstring = _short.maxother = _short.maxlong = 80
 
 
 def seconds(name: str, value: Seconds, *, least: float | None = None, none: str = "") -> Seconds:
-    """Return a time.
+    """Validate a time and return it.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      least: the shortest time, which may be 0; None if it has to be more than 0.
-      none: what None stands for, such as `NO_LIMIT`; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      least: the shortest time, such as 0; None to require more than 0.
+      none: the meaning of None, such as `NO_LIMIT`; empty if None is not allowed.
 
     Raises:
-      SpecError: it is not a finite number of seconds in the range.
+      SpecError: the value is not a finite number of seconds in the range.
     """
     if value is None and none:
         return value
@@ -57,7 +57,7 @@ def seconds(name: str, value: Seconds, *, least: float | None = None, none: str 
         raise refused(name, "a number of seconds", value, none)
     number: Any = value
     if _is_of_numpy(value):
-        number = float(number)  # Small types overflow when they are compared.
+        number = float(number)  # Comparing a small NumPy type with the bound would overflow.
     if number > MOST_SECONDS and number != float("inf"):
         days = MOST_SECONDS // _DAY_SECONDS
         raise refused(name, f"at most {MOST_SECONDS} seconds ({days} days)", value, none)
@@ -68,56 +68,56 @@ def seconds(name: str, value: Seconds, *, least: float | None = None, none: str 
 
 
 def amount(name: str, value: Seconds, *, none: str = "") -> Seconds:
-    """Return a number that is more than 0 and finite, such as a rate.
+    """Validate a finite number greater than 0, such as a rate, and return it as a float.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      none: what None stands for, such as `NO_LIMIT`; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      none: the meaning of None, such as `NO_LIMIT`; empty if None is not allowed.
 
     Raises:
-      SpecError: it is another value.
+      SpecError: the value is anything else.
     """
     if value is None and none:
         return value
     number: Any = value
     if not _is_number(value, numbers.Real) or not 0 < number < float("inf"):
-        raise refused(name, "a number, finite and more than 0", value, none)
+        raise refused(name, "a finite number greater than 0", value, none)
     return float(number)
 
 
 def count(
     name: str, value: Count, *, least: int = 1, most: int | None = None, none: str = ""
 ) -> Count:
-    """Return an integer.
+    """Validate an integer and return it.
 
     Args:
-      name: of the argument.
-      value: what was given.
+      name: the name of the argument.
+      value: the given value.
       least: the smallest number.
-      most: the largest number; None for any.
-      none: what None stands for, such as `NO_LIMIT`; empty if it is not allowed.
+      most: the largest number; None for no upper bound.
+      none: the meaning of None, such as `NO_LIMIT`; empty if None is not allowed.
 
     Raises:
-      SpecError: it is not an integer in the range.
+      SpecError: the value is not an integer in the range.
     """
     if value is None and none:
         return value
     number: Any = value
     is_integer = _is_number(value, numbers.Integral)
     if not is_integer or number < least or (most is not None and number > most):
-        bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise refused(name, f"an integer {bounds}", value, none)
     return int(number)
 
 
 def flag(name: str, value: Flag, *, none: str = "") -> Flag:
-    """Return a bool; SpecError for anything else, also for 0, 1 and texts such as "no".
+    """Validate a bool and return it; SpecError for anything else, including 0, 1 and "no".
 
     Args:
-      name: of the argument.
-      value: what was given.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      none: the meaning of None; empty if None is not allowed.
     """
     if value is None and none:
         return value
@@ -128,13 +128,13 @@ def flag(name: str, value: Flag, *, none: str = "") -> Flag:
 
 
 def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> Given:
-    """Return a str; SpecError if it is empty or of another type.
+    """Validate a non-empty str and return it; SpecError for anything else.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      expected: what the error calls it.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      expected: its description in the error text.
+      none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not (isinstance(value, str) and value):
         raise refused(name, expected, value, none)
@@ -142,15 +142,15 @@ def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> 
 
 
 def path(name: str, value: Given, *, none: str = "") -> Given:
-    """Return the path of a file or folder: a str, or an `os.PathLike` of one.
+    """Validate the path of a file or folder, a str or `os.PathLike[str]`, and return it.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      none: the meaning of None; empty if None is not allowed.
 
     Raises:
-      SpecError: it is empty or of another type.
+      SpecError: the path is empty or of another type.
     """
     if value is None and none:
         return value
@@ -161,13 +161,13 @@ def path(name: str, value: Given, *, none: str = "") -> Given:
 
 
 def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str = "") -> Given:
-    """Return a Mapping, such as a dict; SpecError if it is of another type.
+    """Validate a Mapping, such as a dict, and return it; SpecError for another type.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      expected: what the error calls it.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      expected: its description in the error text.
+      none: the meaning of None; empty if None is not allowed.
     """
     return instance(name, value, Mapping, expected, none=none)
 
@@ -175,13 +175,13 @@ def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str =
 def names(
     name: str, value: Given, *, expected: str = "a sequence of names", none: str = ""
 ) -> Given:
-    """Return a collection of texts; SpecError for anything else, also for a single text.
+    """Validate a collection of strings and return it; SpecError otherwise, also for a lone str.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      expected: what the error calls it.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      expected: its description in the error text.
+      none: the meaning of None; empty if None is not allowed.
     """
     if value is None and none:
         return value
@@ -193,7 +193,7 @@ def names(
 
 
 def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
-    """Return one of some texts; SpecError, which lists them, for anything else."""
+    """Validate that a str is one of `known` and return it; SpecError lists the choices."""
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(map(repr, known))
         raise SpecError(f"no {name} {shown(value)}; choose one of {listed}")
@@ -201,13 +201,13 @@ def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
 
 
 def function(name: str, value: Given, *, expected: str = "a function", none: str = "") -> Given:
-    """Return a callable; SpecError if it cannot be called.
+    """Validate a callable and return it; SpecError for anything else.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      expected: what the error calls it.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      expected: its description in the error text.
+      none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not callable(value):
         raise refused(name, expected, value, none)
@@ -217,14 +217,14 @@ def function(name: str, value: Given, *, expected: str = "a function", none: str
 def instance(
     name: str, value: Given, kind: type | tuple[type, ...], expected: str, *, none: str = ""
 ) -> Given:
-    """Return an object of a class; SpecError if it is of another.
+    """Validate an instance of a class and return it; SpecError for another type.
 
     Args:
-      name: of the argument.
-      value: what was given.
-      kind: the class, or several.
-      expected: what the error calls it.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      value: the given value.
+      kind: the class, or a tuple of classes.
+      expected: its description in the error text.
+      none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not isinstance(value, kind):
         raise refused(name, expected, value, none)
@@ -232,27 +232,27 @@ def instance(
 
 
 def refused(name: str, expected: str, value: object, none: str = "") -> SpecError:
-    """Return the error of an argument.
+    """Return the error for an invalid argument.
 
     Args:
-      name: of the argument.
-      expected: what it takes.
-      value: what was given.
-      none: what None stands for; empty if it is not allowed.
+      name: the name of the argument.
+      expected: a description of valid values.
+      value: the given value.
+      none: the meaning of None; empty if None is not allowed.
     """
     or_none = f", or {none}" if none else ""
     return SpecError(f"{name} must be {expected}{or_none}, got {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """Return a given value's name in errors: its repr, shortened."""
+    """Return the shortened repr of a value, for error texts."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return _cut(_short.repr(value))
 
 
 def cause(error: BaseException) -> str:
-    """Return the type of an error and its text, shortened: it may quote a given value."""
+    """Return an error's type and text, shortened because the text may quote a given value."""
     return f"{type(error).__name__}: {_cut(str(error))}"
 
 
@@ -261,7 +261,7 @@ def _cut(text: str) -> str:
 
 
 def _is_of_numpy(value: object) -> bool:
-    # Not by a class: NumPy takes most of the time that a command takes to start.
+    # By name instead of isinstance: importing NumPy would dominate the start-up time of a command.
     return type(value).__module__ == "numpy"
 
 

@@ -19,11 +19,11 @@
         UnknownNameError        there is no action or observation of this name or UID
                                                                        (also a KeyError)
 
-A loss that was mended, by `make(restart=...)`, is a RestartWarning.
+A loss repaired by `make(restart=...)` is reported as a RestartWarning.
 
 Exceptions carry their data as attributes; `str()` composes the sentence.
 
-Which one says what is in `docs/reference/errors.md`.
+`docs/reference/errors.md` documents each of them.
 """
 
 from __future__ import annotations
@@ -60,32 +60,32 @@ __all__ = [
 
 
 ON_THE_SERVER = "On the server:"
-"""The heading of a traceback that a server has sent."""
+"""The heading of a traceback sent by a server."""
 
 
 class DmEnvRpcClientError(Exception):
     """The root of this package's errors.
 
-    What a peer sent can be a part of the text, and tracebacks end on terminals and in logs: `str()`
-    escapes what could control them. Attributes keep what was sent.
+    The text may quote what a peer sent, and tracebacks end up on terminals and in logs, so `str()`
+    escapes control characters. Attributes hold the values as received.
     """
 
     def __str__(self) -> str:
         return printable(self._text())
 
     def _text(self) -> str:
-        # Not that of KeyError, which would be in quotes.
+        # KeyError's own __str__ would put the text in quotes.
         return BaseException.__str__(self)
 
 
 class DmEnvRpcError(DmEnvRpcClientError):
     """The server answered a request with an error Status.
 
-    By the protocol the request had no effect ("Errors" in the protocol overview). The
-    answers before and after it are unaffected and the connection stays usable.
+    By the protocol, the request had no effect ("Errors" in the protocol overview). The answers
+    before and after it are unaffected and the connection stays usable.
 
-    If the answer has the traceback of the environment, in a google.rpc.DebugInfo, Python prints it
-    below its own: as a note of the exception, before Python 3.11 as a part of its text.
+    If the answer carries the environment's traceback, in a google.rpc.DebugInfo, Python prints it
+    below its own: as a note of the exception, or before Python 3.11 as part of its text.
 
     Args:
       status_proto: the google.rpc.Status of the answer.
@@ -119,12 +119,12 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def message(self) -> str:
-        """The text of the error, from the server."""
+        """The error text sent by the server."""
         return str(self._status.message)
 
     @property
     def details(self) -> Sequence[any_pb2.Any]:
-        """Packed messages with details, from the server."""
+        """Packed messages with details, sent by the server."""
         return list(self._status.details)
 
     def _text(self) -> str:
@@ -158,13 +158,13 @@ def _traceback_in(status_proto: status_pb2.Status) -> str:
 class PropertyError(DmEnvRpcError):
     """A property was not read, written or listed.
 
-    A server refused it, or an environment in this process, which then gives the Status that a
-    server would answer with. So code that uses properties handles both alike.
+    Refused by a server, or by an environment in this process, which then produces the Status that
+    a server would answer with. Code that uses properties can treat both alike.
 
     Args:
       operation: "read", "write" or "list".
       key: the key of the property; several keys are separated by commas.
-      status_proto: why it was refused.
+      status_proto: the Status with the reason for the refusal.
 
     Attributes:
       operation: as the argument.
@@ -178,7 +178,7 @@ class PropertyError(DmEnvRpcError):
 
     @staticmethod
     def of_status(operation: str, key: str, status_proto: status_pb2.Status) -> PropertyError:
-        """Return the error of the class that belongs to the code of a Status.
+        """Return the error class that matches the code of a Status, as an instance.
 
         Args:
           operation: as for the class.
@@ -207,7 +207,7 @@ class PropertyError(DmEnvRpcError):
 
     def _text(self) -> str:
         text = f"cannot {self.operation} property {self.key!r}"
-        # A server of this package sends the whole sentence.
+        # Servers of this package already send the whole sentence.
         is_whole = self.message.startswith(text)
         return self.message if is_whole else f"{text}: {self.message or self.code_name}"
 
@@ -242,15 +242,15 @@ class ConnectionClosedError(DmEnvRpcClientError, ConnectionError):
 
 
 class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
-    """The connection failed, or answers can no longer be assigned to requests with certainty.
+    """The connection failed, or answers can no longer be matched to requests with certainty.
 
     `__cause__` is the first error of the connection. Open a new connection.
 
     Attributes:
-      code: the name of the gRPC status with which the stream ended, such as
-        "UNAVAILABLE"; None if it ended without one.
-      server_end: how the server ended, with its exit code and its last lines of output, if this
-        process has launched it; None if that is not known.
+      code: the name of the gRPC status that ended the stream, such as "UNAVAILABLE"; None if it
+        ended without one.
+      server_end: the end of a server launched by this process, with its exit code and its last
+        lines of output; None if unknown.
     """
 
     def __init__(
@@ -271,19 +271,19 @@ class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
 class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
     """An answer did not arrive in time.
 
-    A late answer would be taken for the answer to the next request, so the connection is
-    unusable afterwards.
+    The connection is unusable afterwards: a late answer would be mistaken for the answer to the
+    next request.
     """
 
 
 class EnvironmentsFailedError(DmEnvRpcClientError):
     """Some environments of a batch failed; the answers of all others have been read.
 
-    `__cause__` is the failure of the first of them.
+    `__cause__` is the first failure.
 
     Attributes:
       failures: the exceptions by the environment's index in the batch.
-      addresses: the server addresses of these environments, by the same index.
+      addresses: the server addresses of the failed environments, by the same index.
     """
 
     def __init__(self, failures: Mapping[int, Exception], addresses: Mapping[int, str]):
@@ -299,9 +299,9 @@ class EnvironmentsFailedError(DmEnvRpcClientError):
 
 
 class AgentsFailedError(DmEnvRpcClientError):
-    """Some agents of a world failed; the streams of all of them have been ended.
+    """Some agents of a world failed; the streams of all its agents have been ended.
 
-    `__cause__` is the failure of the first of them.
+    `__cause__` is the first failure.
 
     Attributes:
       failures: the exceptions by agent.
@@ -324,7 +324,7 @@ _LISTED = 8
 
 
 def _more(others: Sequence[Hashable]) -> str:
-    """Return the text that names the failures after the first."""
+    """Return the suffix that lists the failures after the first."""
     if not others:
         return ""
     named = ", ".join(map(repr, others[:_LISTED])) + (", ..." if len(others) > _LISTED else "")
@@ -332,13 +332,13 @@ def _more(others: Sequence[Hashable]) -> str:
 
 
 class LaunchError(DmEnvRpcClientError):
-    """A server was not started, or has ended.
+    """A server did not start, or has ended.
 
     Attributes:
       reason: what happened, such as "ended with exit code 1".
       command: the command line, or the image of the container.
-      exit_code: its exit code, negative if a signal ended it; None if it has not ended.
-      logs: the end of what it has printed.
+      exit_code: its exit code, negative if a signal ended it; None if it is still running.
+      logs: the end of its output.
     """
 
     def __init__(self, reason: str, command: str, exit_code: int | None, logs: str):
@@ -393,7 +393,7 @@ class UnknownNameError(SpecError, KeyError):
 
 
 class RestartWarning(UserWarning):
-    """An environment was lost and started again, because of `restart=`; once for each loss.
+    """An environment was lost and restarted by `restart=`; issued once for each loss.
 
-    `warnings.simplefilter("ignore", RestartWarning)` is for programs that expect it.
+    Programs that expect losses call `warnings.simplefilter("ignore", RestartWarning)`.
     """

@@ -1,4 +1,4 @@
-"""The error text for a missing extra: its name and the command that installs it."""
+"""Error texts for missing extras: the name of the extra and the command that installs it."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from dm_env_rpc_client import version
 __all__ = ["DISTRIBUTION", "Origin", "importing", "install_command", "is_told", "origin"]
 
 DISTRIBUTION = "dm-env-rpc-client"
-"""The name of this package for pip."""
+"""The name of this package in package indexes."""
 
 _CLONE = Path(__file__).resolve().parents[1]
-"""The clone in which this file is, if it is in one."""
+"""The clone that contains this file, if there is one."""
 
 _INSTALL = "pip install"
 
 
 @contextlib.contextmanager
 def importing(extra: str, needs: str) -> Iterator[None]:
-    """A context for the imports of packages that come with an extra.
+    """Name the extra to install if an import in the block fails.
 
     Args:
       extra: its name, such as "record".
-      needs: what needs it, with the verb, such as "recordings need".
+      needs: subject and verb of the error text, such as "recordings need".
 
     Raises:
-      ModuleNotFoundError: a package is missing; says how to install the extra.
+      ModuleNotFoundError: a package is missing; the text has the command that installs the extra.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         if is_told(error):
-            raise  # By another room, which this one imports.
+            raise  # A nested `importing` block has already named its extra.
         text = f"{error}; {needs} the extra: {install_command(extra)}"
         raise ModuleNotFoundError(text, name=error.name) from error
 
 
 def is_told(error: BaseException) -> bool:
-    """Whether an error comes from `importing`, which says how to install the missing extra."""
+    """Whether an error comes from `importing` and already names the extra."""
     return isinstance(error, ModuleNotFoundError) and _INSTALL in str(error)
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, from where this package was installed from.
+    """Return the command that installs an extra from the origin of this installation.
 
     Args:
       extra: its name, such as "cli".
@@ -67,11 +67,11 @@ def install_command(extra: str) -> str:
 
 
 class Origin(NamedTuple):
-    """Where this package was installed from, if that is no package index.
+    """The source of this installation, if it is not a package index.
 
     Attributes:
-      what: the folder of an editable installation; otherwise an address that pip takes.
-      is_editable: whether it is used from where it is.
+      what: the folder of an editable installation; otherwise an address for pip.
+      is_editable: whether the installation is editable.
     """
 
     what: str
@@ -79,11 +79,11 @@ class Origin(NamedTuple):
 
 
 def origin() -> Origin | None:
-    """Return where this package was installed from; None for an index, or if that is gone."""
+    """Return the source of this installation; None for an index or a source that is gone."""
     try:
         recorded = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
-        # A clone that is on the path is used where it is.
+        # Not installed: a clone on the path is used in place.
         is_clone = (_CLONE / "pyproject.toml").exists()
         return Origin(str(_CLONE), is_editable=True) if is_clone else None
     # https://packaging.python.org/en/latest/specifications/direct-url/

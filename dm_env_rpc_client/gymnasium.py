@@ -1,8 +1,8 @@
-"""Registers remote environments with Gymnasium when it is imported.
+"""Registration of remote environments with Gymnasium, on import.
 
-`gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` imports this module,
-which is Gymnasium's own convention for ids of other packages; `gymnasium.make_vec` likewise.
-What is registered is in `adaptors/gymnasium/`. Needs the extra `gymnasium`.
+`gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` imports this module, by
+Gymnasium's own convention for ids of other packages; so does `gymnasium.make_vec`. The registered
+classes are in `adaptors/gymnasium/`. Needs the extra `gymnasium`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Text from peers, made safe for terminals, tables and logs.
 
-A name, a unit or the text of an error can hold escape sequences, which change what a terminal shows
-or copies, and marks that reorder what is read. There are three ways out, and one place in each:
+A name, a unit or an error text can contain escape sequences, which change what a terminal shows or
+copies, and marks that reorder the text. Such text leaves by three ways, each escaped in one place:
 `DmEnvRpcClientError.__str__` for errors and tracebacks, `PrintableRecords` for logs, and
-`cli/consoles.py` for what commands print. Names, values and attributes of errors stay as they came.
+`cli/consoles.py` for the output of commands. Names, values and attributes of errors are unchanged.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
-    """Return text without characters that could control a terminal; line breaks and tabs stay.
+    """Escape characters that could control a terminal; line breaks and tabs stay.
 
-    What `str.isprintable` refuses is escaped as in a literal of Python: C0 and C1 controls, DEL,
-    marks of direction, separators of lines and paragraphs.
+    Everything that `str.isprintable` rejects is escaped as in a Python literal: C0 and C1 controls,
+    DEL, direction marks, and line and paragraph separators.
     """
     if text.isprintable():
         return text
@@ -28,22 +28,22 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """Return printable text in one line, cut off if it has more than `most` characters."""
+    """Return printable text on one line, cut to `most` characters."""
     line = printable(" ".join(text.split()))
     return line if most is None or len(line) <= most else line[: most - 3] + "..."
 
 
 class PrintableRecords(logging.Handler):
-    """A handler that makes log records printable before other handlers; it writes nothing itself.
+    """A handler that makes log records printable for later handlers and writes nothing itself.
 
-    It belongs to the logger of the package, whose records pass it before those of the root do. An
-    environment's own exceptions quote what clients sent, so tracebacks are included.
+    It is attached to the package's logger, whose handlers run before the root logger's. Tracebacks
+    are included, because an environment's own exceptions quote what clients sent.
     """
 
     def handle(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
         if not message.isprintable():
-            # One line: a peer must not write what looks like another record.
+            # On one line, so that a peer cannot forge a second record.
             record.msg, record.args = one_line(message), ()
         if record.exc_info and not record.exc_text:
             text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
@@ -51,16 +51,16 @@ class PrintableRecords(logging.Handler):
         return True
 
 
-# First: what programs add to this logger has to find printable records, too.
+# First in the list: handlers that programs add to this logger must receive printable records.
 logging.getLogger("dm_env_rpc_client").handlers.insert(0, PrintableRecords())
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return a question for a misspelt name, such as "; did you mean 'catch'?"; empty for none.
+    """Return a suggestion for a misspelt name, such as "; did you mean 'catch'?", or "".
 
     Args:
-      given: the name that there is not.
-      known: the names that there are.
+      given: the unknown name.
+      known: the existing names.
     """
     close = difflib.get_close_matches(given, list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,18 +1,18 @@
-"""The version of this package, which may not be installed, and the systems that it runs on."""
+"""The version of this package, readable without an installation, and the supported systems."""
 
 import sys
 
 __version__ = "0.1.0"
 
 PUBLISHED = False
-"""Whether a package index has this package.
+"""Whether this package is published on a package index.
 
-Errors, the documentation and new projects say accordingly how to install it: from an index, or from
-a clone.
+Errors, the documentation and new projects choose the installation command by it: from an index, or
+from a clone.
 """
 
 if sys.platform not in ("linux", "darwin"):
-    # Sockets, signals, forks and limits of processes are those of POSIX.
+    # Sockets, signals, forks and process limits are used as POSIX defines them.
     raise ImportError(
         f"dm_env_rpc_client {__version__} runs on Linux and macOS; this system is "
         f"{sys.platform!r}. On Windows, use the Windows Subsystem for Linux."

@@ -3,5 +3,5 @@
 The guide is `docs/how-to/gymnasium.md`.
 """
 
-# Read `gymnasium/` first. What converts environments for servers imports `server` and no client;
-# servers find it by its name, see `system/foreign_environments.py`. `minari.py` exports recordings.
+# Read `gymnasium/` first. Adaptors for servers import `server` and never the client; servers find
+# them by name, see `system/foreign_environments.py`. `minari.py` exports recordings.

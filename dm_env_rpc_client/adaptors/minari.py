@@ -1,4 +1,4 @@
-"""Episodes as a data set of Minari; needs the extra `minari`."""
+"""Export of episodes as a Minari data set; needs the extra `minari`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.storage import get_dataset_path
 
 _TIMESTEP_PART = 16
-"""A TimeStep may take `Limits.chunk_bytes` divided by this: Minari takes 20 bytes for each."""
+"""Divisor of `Limits.chunk_bytes` for the size of a TimeStep: Minari takes 20 bytes per byte."""
 
 
 def export_minari(
@@ -44,28 +44,28 @@ def export_minari(
 ) -> int:
     """Create a Minari data set from the episodes of a recording.
 
-    Observations and actions are dicts by flat name; one that is alone stands for itself. Their
-    spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment. An episode
-    is terminated or truncated at its last step; those that the agent left, or that the recording
-    does not have whole, are truncated. Episodes of one TimeStep are left out. All others are in
-    memory together, as Minari takes them.
+    Observations and actions are dicts by flat name; a single one stands alone, without a dict.
+    Their spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment. An episode
+    is terminated or truncated at its last step; an episode abandoned by the agent, or incomplete in
+    the recording, is truncated. Episodes of one TimeStep are left out. All others are in memory
+    together, as Minari requires.
 
     Args:
       path: the recording.
-      dataset_id: the id of the data set, which must not exist, such as "catch/run-v0".
-      limits: as for `recording.read`; all TimeSteps are in memory together, and one may take a
+      dataset_id: the id of the new data set, such as "catch/run-v0".
+      limits: as for `recording.read`; all TimeSteps are in memory together, and each may take a
         sixteenth of `chunk_bytes`.
-      on_episode: called with each episode that was read.
+      on_episode: called with each episode.
 
     Returns:
       The number of episodes.
 
     Raises:
-      RecordingError: the recording cannot be read or has no episodes, its episodes have different
-        specs, no actions or no observations, an observation or action has no space in Minari (it is
-        a text or message, of variable length, or has no elements), a reward is not a number, a
-        TimeStep exceeds the limits, Minari cannot write the data set, or there is such a data set.
-        No part of the data set is left.
+      RecordingError: the recording cannot be read or has no episodes; its episodes have different
+        specs, no actions or no observations; Minari has no space for an observation or action
+        (strings, messages, variable length, no elements); a reward is not a number; a TimeStep
+        exceeds the limits; the data set exists; or Minari cannot write it. No part of the data set
+        is left.
     """
     arguments.text("dataset_id", dataset_id, expected="a text such as 'catch/run-v0'")
     arguments.function("on_episode", on_episode, none="None")
@@ -76,7 +76,7 @@ def export_minari(
     for episode in all_episodes(Scan(path, limits)):
         if len(episode) < 2:
             continue
-        # The buffers have copies: no arrays are kept beside them.
+        # The buffers hold copies, so `first` must not keep the arrays alive as well.
         first = first or dataclasses.replace(
             episode, flat_timesteps=episode.flat_timesteps[:1], flat_actions=[]
         )
@@ -85,10 +85,10 @@ def export_minari(
             and _same(first.action_specs, episode.action_specs)
         ):
             raise RecordingError(
-                f"episode {episode.number} of {path} has other actions or observations than those "
-                "before, and the episodes of a data set have the same"
+                f"episode {episode.number} of {path} has other actions or observations than the "
+                "episodes before it; all episodes of a data set must have the same"
             )
-        # Before the values: NumPy stacks none of variable length.
+        # Before the values, because NumPy cannot stack arrays of variable length.
         space_of = space_of or _spaces(path, first)
         _check_sizes(episode, limits)
         try:
@@ -99,9 +99,9 @@ def export_minari(
             on_episode(episode)
         del episode
     if first is None:
-        raise RecordingError(f"{path} has no episodes that could be exported")
+        raise RecordingError(f"{path} has no episodes to export")
     with _made_whole(dataset_id), warnings.catch_warnings():
-        # It recommends facts, such as an author, that a recording does not have.
+        # Minari recommends metadata, such as an author, that a recording does not have.
         warnings.simplefilter("ignore", UserWarning)
         minari.create_dataset_from_buffers(
             dataset_id,
@@ -115,34 +115,34 @@ def export_minari(
 
 
 def _check_id(dataset_id: str) -> None:
-    """Raise RecordingError if an id is not one of Minari, or if there is such a data set."""
+    """Raise RecordingError if an id is invalid for Minari or already in use."""
     try:
         parse_dataset_id(dataset_id)
-    except (TypeError, ValueError) as error:  # A TypeError for an id without a version.
+    except (TypeError, ValueError) as error:  # TypeError for an id without a version.
         raise RecordingError(f"cannot export to Minari: {error}") from error
     if get_dataset_path(dataset_id).exists():
         raise RecordingError(
-            f"cannot export to Minari: there is a data set {dataset_id!r} already; choose another "
+            f"cannot export to Minari: the data set {dataset_id!r} already exists; choose another "
             "name or version"
         )
 
 
 def _check_sizes(episode: Episode, limits: Limits) -> None:
-    """Raise RecordingError if a TimeStep takes too much: Minari takes many times its size."""
+    """Raise RecordingError for an oversized TimeStep: Minari takes many times its size."""
     most = limits.chunk_bytes // _TIMESTEP_PART
     for index, step in enumerate(episode.flat_timesteps):
         values = [*step.observation.values(), *episode.flat_actions[index].values()]
         size = size_of_step(step.reward, step.discount, *values)
         if size > most:
             raise RecordingError(
-                f"TimeStep {index} of episode {episode.number} takes about {size} bytes where it "
-                f"is exported; at most {most} are allowed, 1/{_TIMESTEP_PART} of Limits.chunk_bytes"
+                f"TimeStep {index} of episode {episode.number} takes about {size} bytes during the "
+                f"export; at most {most} are allowed, 1/{_TIMESTEP_PART} of Limits.chunk_bytes"
             )
 
 
 @contextlib.contextmanager
 def _made_whole(dataset_id: str) -> Iterator[None]:
-    """Create a data set in the block and remove it if the block fails; RecordingError."""
+    """Remove the data set if the block, which creates it, fails; RecordingError."""
     path, root = get_dataset_path(dataset_id), get_dataset_path()
     namespaces = []
     for parent in path.parents:
@@ -155,21 +155,21 @@ def _made_whole(dataset_id: str) -> Iterator[None]:
         shutil.rmtree(path, ignore_errors=True)
         for parent in namespaces:
             (parent / NAMESPACE_METADATA_FILENAME).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # Others may have put a data set there.
+            with contextlib.suppress(OSError):  # Another data set may be there by now.
                 parent.rmdir()
         if not isinstance(error, Exception):
             raise
-        # Minari asserts, and its writers raise errors of many kinds.
+        # Minari uses assertions, and its writers raise errors of many types.
         text = f"{type(error).__name__}: {error}"
         raise RecordingError(f"cannot export to Minari: {text}") from error
 
 
 def _spaces(path: str | os.PathLike[str], first: Episode) -> dict[str, spaces.Space[Any]]:
-    """Return the spaces of all episodes, as arguments of Minari; RecordingError."""
+    """Return the spaces of all episodes, as keyword arguments for Minari; RecordingError."""
     observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}
     for kind, wanted in (("actions", first.action_specs), ("observations", observed)):
         if not wanted:
-            raise RecordingError(f"{path} has no {kind}, and a data set of Minari has some")
+            raise RecordingError(f"{path} has no {kind}, which a Minari data set requires")
     return {
         "observation_space": _space(observed, "observation"),
         "action_space": _space(first.action_specs, "action"),
@@ -187,7 +187,7 @@ def _buffer(
         if reward.shape or reward.dtype.kind not in "biuf":
             raise SpecError(
                 f"the rewards of episode {episode.number} are {reward.dtype} "
-                f"{list(reward.shape)}; Minari's are numbers"
+                f"{list(reward.shape)}; Minari requires numbers"
             )
     last = len(steps) - 2
     is_terminated = steps[-1].step_type is dm_env.StepType.LAST and episode.end == "terminated"
@@ -210,7 +210,7 @@ def _stacked(
         if each.keys() != names:
             raise SpecError(
                 f"{kind} {index} of episode {episode.number} has {sorted(each)}, others have "
-                f"{sorted(names)}; the steps of a data set have the same"
+                f"{sorted(names)}; all steps of a data set must have the same"
             )
     parts = space.spaces if isinstance(space, spaces.Dict) else dict.fromkeys(names, space)
     stacked = {
@@ -243,6 +243,6 @@ def _check_has_space(spec: specs.Array, name: str) -> None:
         reason = f"{spec!r}"
     if reason:
         raise RecordingError(
-            f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported "
-            "to it; read its values with recording.episodes"
+            f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported; "
+            "read its values with recording.episodes"
         )

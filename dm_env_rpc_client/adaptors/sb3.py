@@ -1,4 +1,4 @@
-"""Several remote environments as a VecEnv of Stable-Baselines3. Needs the extra `sb3`.
+"""A Stable-Baselines3 VecEnv of several remote environments. Needs the extra `sb3`.
 
 from stable_baselines3 import PPO
 envs = RemoteSb3VecEnv("localhost:50051", 8)
@@ -43,10 +43,10 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     """N remote environments stepped together from one thread, for agents of Stable-Baselines3.
 
     As with every VecEnv, the step that ends an episode begins the next; its last observation is
-    `info["terminal_observation"]`, and `info["TimeLimit.truncated"]` says whether it was only
-    truncated. The infos of resets are `reset_infos`. Infos are those of each environment, with the
-    types that they have there; see `adaptors.gymnasium.value_json` for what travels as it is. Those
-    of a vector environment at the server are what it has made of them.
+    `info["terminal_observation"]`, and `info["TimeLimit.truncated"]` is True if it was truncated
+    and not terminated. The infos of resets are `reset_infos`. Infos keep the types of each
+    environment, see `adaptors.gymnasium.value_json`; the infos of a vector environment at the
+    server are split as it has stacked them.
 
     Args:
       address: as for `RemoteVectorEnv`.
@@ -97,7 +97,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         """
         options = self._options[0]
         if any(each != options for each in self._options):
-            raise SpecError("the environments of one batch have the same options in a reset")
+            raise SpecError("all environments of a batch must have the same options in a reset")
         observations = self._envs.reset_each(self._seeds, options or None, self.reset_infos)
         self._reset_seeds()
         self._reset_options()
@@ -111,7 +111,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         """Step every environment and wait for all of them.
 
         Returns:
-          Observations [N, ...], rewards float32 [N], whether an episode ended, bool [N], and infos.
+          Observations [N, ...], rewards float32 [N], ended episodes bool [N], and infos.
 
         Raises:
           As `RemoteVectorEnv.step`.
@@ -127,12 +127,12 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return self._envs.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return an attribute of each of some environments.
+        """Return an attribute of each selected environment.
 
         Args:
-          attr_name: that of `RemoteVectorEnv`, if it has one of this name; otherwise as for
+          attr_name: an attribute of `RemoteVectorEnv`, if it has one of this name; otherwise as for
             `RemoteVectorEnv.get_attr`.
-          indices: an index or several; None for all.
+          indices: one index or several; None for all.
 
         Raises:
           As `RemoteVectorEnv.call`.
@@ -143,16 +143,16 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return call_rows(self._envs._worlds, attr_name, list(rows), (), {})
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether `get_attr` returns it; nothing is called."""
+        """Whether `get_attr` can return an attribute; calls nothing."""
         return hasattr(self._envs, attr_name) or may_be_called(self._envs._worlds, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Set an attribute of each of some environments to one value.
+        """Set an attribute of each selected environment to one value.
 
         Args:
           attr_name: its name.
-          value: data.
-          indices: an index or several; None for all.
+          value: the value, which must be data.
+          indices: one index or several; None for all.
 
         Raises:
           As `RemoteVectorEnv.set_attr`.
@@ -163,13 +163,13 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of each of some environments.
+        """Call a method of each selected environment.
 
         Args:
           method_name: its name.
-          *method_args: data.
-          indices: an index or several; None for all.
-          **method_kwargs: data.
+          *method_args: positional arguments, which must be data.
+          indices: one index or several; None for all.
+          **method_kwargs: keyword arguments, likewise.
 
         Raises:
           As `RemoteVectorEnv.call`.
@@ -180,6 +180,6 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
     ) -> list[bool]:
-        """Return False for each of some environments: they have no wrappers on this side."""
+        """Return False for each selected environment: remote ones have no local wrappers."""
         selected: Iterable[int] = self._get_indices(indices)
         return [False for _ in selected]

@@ -17,12 +17,12 @@ from dm_env_rpc_client.version import __version__
 app = typer.Typer(
     cls=Commands,
     help=(
-        "Serves, inspects, tests, measures and plays remote reinforcement-learning environments "
+        "Serve, inspect, test, measure and play remote reinforcement-learning environments "
         "over the dm_env_rpc protocol.\n\n"
         "ADDRESS is the address of a server, such as localhost:50051. Each command has its own "
         "--help with examples.\n\n"
         "Exit codes: 0 success; 1 the server refused a request, broke the protocol or failed a "
-        "check; 2 wrong usage; 3 no connection, or no answer in time; 70 a defect of dm-env-rpc; "
+        "check; 2 wrong usage; 3 no connection, or no answer in time; 70 a bug in dm-env-rpc; "
         "130 interrupted; 143 terminated."
     ),
     epilog=examples(
@@ -64,7 +64,7 @@ app.command("play", epilog=play.EXAMPLES)(play.play)
 app.add_typer(
     properties.app,
     name="properties",
-    help="Lists, reads and writes properties of a server or world.",
+    help="List, read and write properties of a server or world.",
 )
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.command("health", epilog=health.EXAMPLES)(health.health)

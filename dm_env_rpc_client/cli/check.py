@@ -32,7 +32,7 @@ _STYLES = {
     "skipped": "yellow",
 }
 
-# The type of a parameter, where it is not text.
+# Types of the parameters that are not text.
 _TYPES: dict[Kind, Any] = {
     Kind.SETTINGS: list[str] | None,
     Kind.NAMES: list[str] | None,
@@ -56,7 +56,7 @@ _Server: Any = dataclasses.make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""A server, and an option for each option of the suite."""
+"""A server, and the options of the suite."""
 
 
 @options.with_options
@@ -100,26 +100,26 @@ def _run(server: options.Server, only: str, as_json: bool) -> list[Result]:
     checks = [check for check in CHECKS if only in check.name]
     if not checks:
         raise UsageError(f"no check has {only!r} in its name")
-    # One error with its own exit code, instead of a failure of every check.
+    # A failed connection is one error with its own exit code, not a failure of every check.
     with server.connection():
         pass
     names = {check.name for check in checks}
     results: list[Result] = []
     came: list[BaseException] = []
     out = Console(soft_wrap=True, highlight=False)
-    # Only one console knows where the bar is: if both are terminals, they are the same one.
+    # If both are terminals, results go through the console that redraws the bar.
     screen = out if out.is_terminal else console
     lines = _Lines(out)
     with progress(MofNCompleteColumn(), screen=screen, is_shown=not as_json) as bar:
         task = bar.add_task(f"checking {server.address}", total=len(checks))
 
         def end(error: BaseException) -> None:
-            # The running check cleans up at the server, unless there is a second signal.
+            # The running check may clean up at the server, unless a second signal comes.
             came.append(error)
             if len(came) > 1:
                 raise error
             if screen.is_terminal:
-                screen.print("stopping when the running check has ended; once more stops at once")
+                screen.print("stopping after the running check; a second signal stops at once")
 
         with ending(end):
             for result in run(server.address, suite, checks):
@@ -134,10 +134,10 @@ def _run(server: options.Server, only: str, as_json: bool) -> list[Result]:
 
 
 class _Lines:
-    """Prints results; several in a row that were skipped for one reason are shortened.
+    """A printer of results that condenses consecutive skips with the same reason.
 
     Args:
-      out: where to.
+      out: the console.
     """
 
     def __init__(self, out: rich.console.Console):
@@ -146,7 +146,7 @@ class _Lines:
         self._more = 0
 
     def add(self, result: Result) -> None:
-        """Print a result, or count it."""
+        """Print a result; only count another skip for the same reason."""
         outcome = result.outcome.value
         if outcome == "skipped" and result.reason == self._reason:
             self._more += 1
@@ -158,11 +158,11 @@ class _Lines:
         self._print(outcome, "\n".join([f"{result.name}{detail}", *rest]))
 
     def end(self) -> None:
-        """Print the counts."""
+        """Print the number of condensed skips."""
         if self._more:
             self._print("skipped", f"{self._more} more, for the same reason")
         self._reason, self._more = "", 0
 
     def _print(self, outcome: str, text: str) -> None:
-        # At once: a progress bar is drawn again after each print.
+        # In one call, because each call redraws the progress bar.
         self._out.print(f"[{_STYLES[outcome]}]{outcome:7}[/] {rich.markup.escape(text)}")

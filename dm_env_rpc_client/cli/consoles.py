@@ -1,7 +1,7 @@
-"""The one place through which a command writes to a terminal, a file or a pipe.
+"""The only way in which commands write to a terminal, a file or a pipe.
 
-What comes from servers and files is escaped here, whatever a command prints. Only `rich`'s own
-styles and movements of the cursor control the terminal; `--json` escapes as JSON does.
+Text from servers and files is escaped here, so that only `rich`'s own styles and cursor movements
+control the terminal; `--json` escapes as JSON does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dm_env_rpc_client.plain_text import one_line, printable
 
 
 class Console(rich.console.Console):
-    """A console on which no text controls the terminal.
+    """A console whose text cannot control the terminal.
 
     Args:
       **options: as for `rich.console.Console`.
@@ -62,7 +62,7 @@ def table(
     title: str | None = None,
     numbers: bool = False,
 ) -> rich.table.Table:
-    """Return a table of values, with numbers to the right."""
+    """Return a table of values; `numbers` aligns all columns to the right."""
     made = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
     for column in columns:
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
@@ -85,7 +85,7 @@ def progress(
     screen: rich.console.Console = console,
     is_shown: bool = True,
 ) -> rich.progress.Progress:
-    """Return a progress bar, which is there while its context lasts, on a terminal only."""
+    """Return a progress bar, shown within its context and only on a terminal."""
     return rich.progress.Progress(
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
@@ -126,7 +126,7 @@ def print_json(result: Any) -> None:
 
 def json_text(result: Any) -> str:
     """Return the output of `print_json`."""
-    # Of the control characters JSON may have DEL unescaped.
+    # DEL is the one control character that JSON does not escape.
     return json.dumps(_plain(result), allow_nan=False).replace("\x7f", "\\u007f")
 
 

@@ -1,4 +1,4 @@
-"""The entry point of the command, which must import nothing that may be missing."""
+"""The entry point of the command; it must not import packages that may be missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dm_env_rpc_client.extras import importing, is_told
 def main() -> None:
     """Run the command line."""
     _open_closed_streams()
-    # grpc would also write to stderr what it raises.
+    # Otherwise grpc also writes the errors that it raises to stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         with importing("cli", "dm-env-rpc needs"):
@@ -22,7 +22,7 @@ def main() -> None:
         log_in_one_line()
         app(prog_name="dm-env-rpc")
     except KeyboardInterrupt:
-        # During the imports, or while typer builds the command line: `Commands` handles later ones.
+        # Only during imports and while typer builds the command line; later, `Commands` handles it.
         sys.stderr.write("error: interrupted\n")
         sys.exit(130)
     except ModuleNotFoundError as error:
@@ -36,7 +36,7 @@ def _open_closed_streams() -> None:
     """Reopen streams that the shell closed (`>&-`), so that no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            # Opened for the other direction, so that reading or writing it is an error.
+            # Opened for the other direction, so that its use remains an error.
             other_way = os.O_WRONLY if name == "stdin" else os.O_RDONLY
             descriptor = os.open(os.devnull, other_way)
             if descriptor != number:

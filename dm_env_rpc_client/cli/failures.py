@@ -1,7 +1,7 @@
-"""Errors as one line with a stable exit code; a user of the command sees no traceback.
+"""Errors as one line with a stable exit code, without a traceback.
 
 `DM_ENV_RPC_TRACEBACK=1` in the environment shows the traceback before that line, and
-`DM_ENV_RPC_LOG=debug` all that the package logs.
+`DM_ENV_RPC_LOG=debug` the whole log of the package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TERMINATED = 143
 TRACEBACK_VARIABLE = "DM_ENV_RPC_TRACEBACK"
 
 LOG_VARIABLE = "DM_ENV_RPC_LOG"
-"""The level from which on the package's log is printed, such as "debug"."""
+"""Names the minimum level of the printed log, such as "debug"."""
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -47,7 +47,7 @@ class UsageError(Exception):
 
 
 class Terminated(BaseException):
-    """The process got SIGTERM, or its terminal was closed: it cleans up and ends."""
+    """SIGTERM was received, or the terminal was closed: the process cleans up and ends."""
 
 
 def end_in_order() -> None:
@@ -58,15 +58,15 @@ def end_in_order() -> None:
         raise Terminated
 
     for number in _SIGNALS_TO_END:
-        # nohup ignores SIGHUP, and that is kept.
+        # Under nohup, SIGHUP must stay ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, end)
 
 
 def what_stops() -> str:
-    """The user's way to stop this command: Ctrl-C, or SIGTERM where a shell ignores SIGINT.
+    """Return how to stop this command: Ctrl-C, or SIGTERM if SIGINT is ignored.
 
-    A shell without job control does so for what it starts in the background.
+    A shell without job control starts background processes with SIGINT ignored.
     """
     return "SIGTERM" if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else "Ctrl-C"
 
@@ -75,7 +75,7 @@ def what_stops() -> str:
 def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
     """Pass a termination signal's error to a function instead of raising it.
 
-    For an event loop: in the middle of one, an error can be lost.
+    For event loops, where an exception raised by a signal handler can be lost.
 
     Args:
       end: called with `Terminated`, or with KeyboardInterrupt for SIGINT.
@@ -101,7 +101,7 @@ def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
 
 
 def ignore_signals_to_end() -> None:
-    """Ignore further signals to end, so that the process can clean up: often several come."""
+    """Ignore further termination signals during the cleanup; they often come in groups."""
     for number in _SIGNALS_TO_END:
         signal.signal(number, signal.SIG_IGN)
 
@@ -118,7 +118,7 @@ def one_line_errors() -> Iterator[None]:
         with contextlib.suppress(OSError):  # Stderr may be closed.
             _show_traceback(error)
             if message:
-                # What a server printed last has lines of its own.
+                # The last output of a server keeps its own lines.
                 first, *printed = message.splitlines() if _has_output(error) else [message]
                 console.print(f"[bold red]error:[/] {cell(first)}")
                 for line in printed:
@@ -182,7 +182,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
     # Before Python 3.11 the text of an error contains the server's traceback.
     text = str(error).partition(f"\n{ON_THE_SERVER}")[0]
     if isinstance(error, ConnectionLostError) and isinstance(error.__cause__, ProtocolError):
-        return text, REFUSED  # As for requests that failed with the cause itself.
+        return text, REFUSED  # The same code as for a request that failed with the cause itself.
     for kinds, message, code in (
         (KeyboardInterrupt, "interrupted", INTERRUPTED),
         (Terminated, "terminated", TERMINATED),
@@ -192,8 +192,8 @@ def _describe(error: BaseException) -> tuple[str, int]:
     ):
         if isinstance(error, kinds):
             return message, code
-    report = f"please report it, with the traceback that {TRACEBACK_VARIABLE}=1 shows"
-    return f"this is a defect of dm-env-rpc: {raised_by(error)}; {report}", DEFECT
+    report = f"please report it with the traceback, which {TRACEBACK_VARIABLE}=1 shows"
+    return f"this is a bug in dm-env-rpc: {raised_by(error)}; {report}", DEFECT
 
 
 def _has_output(error: BaseException) -> bool:

@@ -16,12 +16,12 @@ _COMPLETION_VARIABLE = "_DM_ENV_RPC_COMPLETE"
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help text, with commands to try."""
+    """Return the examples at the end of a help text."""
     return "Examples:\n\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Commands(typer.core.TyperGroup):
-    """A group of commands that end with a line instead of a traceback."""
+    """A group of commands that report an error in one line, without a traceback."""
 
     _has_reported = False
 
@@ -52,7 +52,7 @@ class Commands(typer.core.TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the command line, run the command and exit."""
         if _COMPLETION_VARIABLE in os.environ:
-            # The shell asks during typing, and errors must not appear in the line.
+            # The shell completes while the user types, so errors must not appear in the line.
             with contextlib.suppress(Exception):
                 super().main(*args, **kwargs)
             sys.exit(1)
@@ -60,7 +60,7 @@ class Commands(typer.core.TyperGroup):
             with one_line_errors():
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
                 if code == INTERRUPTED and not self._has_reported:
-                    # Typer turns an interrupt before `invoke` into this code, without a word.
+                    # Typer turns an interrupt before `invoke` into this code, without a message.
                     raise KeyboardInterrupt
                 if not code:
                     sys.stdout.flush()
@@ -79,7 +79,7 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
 
 
 def _discard_unwritable_output() -> None:
-    """Python would try to write it again at exit, and print an error of its own."""
+    """Discard unwritable output, which Python would retry at exit with an error of its own."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

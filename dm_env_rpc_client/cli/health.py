@@ -29,11 +29,11 @@ def _check_service(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Server(options.Server):
-    """The server and the requested world.
+    """The server and the service.
 
     Attributes:
-      service: Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the server as a
-        whole.
+      service: Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the whole
+        server.
     """
 
     service: Annotated[str, typer.Option(metavar="NAME", callback=_check_service)] = ""
@@ -44,9 +44,9 @@ class _Server(options.Server):
 def health(*, server: _Server, as_json: options.Json = False) -> None:
     """Ask a server whether it is serving, through the gRPC health service.
 
-    For any gRPC server. A server that does not listen yet is waited for until the timeout. Exit
-    codes: 0 it is serving; 1 it answers that it is not, or it has no health service; 3 no
-    connection, or no answer in time.
+    Works with any gRPC server, and waits until the timeout for one that does not listen yet. Exit
+    codes: 0 it is serving; 1 it is not serving, or has no health service; 3 no connection, or no
+    answer in time.
     """
     from dm_env_rpc_client.transports.endpoint import Endpoint
     from dm_env_rpc_client.transports.health_check import (

@@ -33,7 +33,7 @@ INIT_EXAMPLES = examples(
 def standalone() -> None:
     """Print the server in one file, for Python 3.6 and later with NumPy 1.13 and later.
 
-    It serves an environment where this package cannot be installed.
+    Use it to serve environments where this package cannot be installed.
     """
     from dm_env_rpc_client.launch.standalone import FILE
 
@@ -45,7 +45,7 @@ class _Project(options.Group):
     """The project.
 
     Attributes:
-      folder: Folder to make, or an empty one.
+      folder: New or empty folder.
       kind: python: with this package. standalone: with the server in one file, for Python 3.6 and
         later. cpp: in C++, with gRPC from the system's packages.
     """
@@ -56,7 +56,7 @@ class _Project(options.Group):
 
 @options.with_options
 def init(*, project: _Project) -> None:
-    """Create a server project: an environment to change, tests, a Dockerfile, a README."""
+    """Create a server project: an environment to edit, tests, a Dockerfile and a README."""
     folder, kind = project.folder, project.kind
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{cell(folder)} is not an empty folder")
@@ -73,11 +73,11 @@ def init(*, project: _Project) -> None:
         shutil.copy(FILE, folder)
     if kind == "cpp":
         (folder / "protocol.binpb").write_bytes(_protocol())
-    console.print(f"{cell(folder)} has a server to change; its README.md has the commands")
+    console.print(f"created a project in {cell(folder)}; its README.md lists the commands")
 
 
 def _installing() -> dict[str, str]:
-    """Return how a project and its image install this package, by the names in the templates."""
+    """Return the commands that install this package, by their placeholders in the templates."""
     name = f"{DISTRIBUTION}[cli]"
     if version.PUBLISHED:
         image = f'RUN pip install --no-cache-dir "{name}"'

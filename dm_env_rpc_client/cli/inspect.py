@@ -41,7 +41,7 @@ class _World(options.World):
 def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.Reading) -> None:
     """Show the specs of actions, observations, reward and discount of an environment.
 
-    Of a recording it shows the episodes: their steps, returns, durations, and an image.
+    For a recording, show its episodes: steps, returns, durations, and an image.
     """
     if recorded.is_recording(world.address):
         recorded.inspect_recording(world.address, as_json, reading.limits)
@@ -69,8 +69,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
         console.print(table(COLUMNS, spec_rows(structure, to=".."), title=title))
     if num_envs is not None:
         console.print(
-            f"A batch of {num_envs} environments: the first axis of actions and observations is "
-            "theirs.",
+            f"A batch of {num_envs} environments: actions and observations have one row for each.",
             highlight=False,
         )
     if form is not None:
@@ -80,7 +79,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
 
 
 def _form(env: Any) -> str | None:
-    """Return the server's description of a batch's form; None without one."""
+    """Return the server's description of a batch's form; None if there is none."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
     from dm_env_rpc_client.extensions.properties import PropertiesExtension
     from dm_env_rpc_client.protocol.batches import WORLD_FORM

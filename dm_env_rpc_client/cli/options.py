@@ -1,8 +1,8 @@
 """The options that several commands share, each declared once.
 
 A command takes a group of options as one parameter, whose type is a dataclass: `with_options`
-gives the command an argument or option for each of its fields. What the docstring says about the
-field is the help text. A field that the compliance suite has, too, is declared there (`FLAGS`).
+adds an argument or option for each field. The entry of a field in the docstring is its help text.
+Fields that the compliance suite shares are declared there (`FLAGS`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.transports.net.credentials import Tls
 
 CATCH = "python:dm_env_rpc_client.server:Catch"
-"""The server of commands that are given none."""
+"""The server of commands without an address."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
@@ -67,7 +67,7 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 def option(field: str) -> Any:
     """Return the option of a field of the compliance suite's options, a key of `FLAGS`.
 
-    A file may also be named by a variable of the environment.
+    A file may also be given by an environment variable.
     """
     flag: Flag = FLAGS[field]
     names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
@@ -85,7 +85,7 @@ class Group:
     """Options that a command takes as one parameter: the base of dataclasses."""
 
     def ready(self) -> contextlib.AbstractContextManager[Self]:
-        """Return a context in which the command can use them."""
+        """Return a context with the options ready for use."""
         return contextlib.nullcontext(self)
 
 
@@ -101,12 +101,12 @@ class Access(Group):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the connections are plaintext and have to stay on this machine."""
+        """Whether the connections are plaintext and must stay on this machine."""
         return not (self.insecure or self.tls_ca or self.tls_cert or self.tls_key)
 
     @functools.cached_property
     def credentials(self) -> Tls | None:
-        """None for plaintext; SpecError if a file cannot be read, or has other contents."""
+        """TLS, or None for plaintext; SpecError if a file cannot be read or is invalid."""
         from dm_env_rpc_client.transports.net.credentials import tls_from_flags
 
         return tls_from_flags(self.tls_ca, self.tls_cert, self.tls_key)
@@ -141,7 +141,7 @@ class Server(Access):
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[Self]:
-        """A context with the server, which is launched for it if `address` says so."""
+        """Return a context with the server, launched first if `address` is a server to start."""
         if not is_launch(self.address):
             yield self
             return
@@ -149,7 +149,7 @@ class Server(Access):
         from dm_env_rpc_client.environment.server_location import launched
         from dm_env_rpc_client.errors import LaunchError
 
-        # The flags are for servers that others started.
+        # The flags are for other servers than the example game that this command starts.
         access = Access() if self.address == CATCH else self
         seconds = CONNECT_SECONDS if self.timeout == CONNECT_SECONDS else self.timeout
         with contextlib.ExitStack() as stack:
@@ -163,7 +163,7 @@ class Server(Access):
                 try:
                     address = stack.enter_context(found)
                 except LaunchError as error:
-                    # Of another package, or of python:, this one's server has refused the text.
+                    # This package's own server runs the other kinds, and has rejected the text.
                     own = not self.address.startswith((PROCESS, DOCKER))
                     if own and error.exit_code == WRONG_USAGE:
                         raise UsageError(str(error)) from error
@@ -174,8 +174,8 @@ class Server(Access):
         """Check the form of the address, and that connecting to it is allowed.
 
         Raises:
-          UsageError: the form is wrong, or it is not on this machine and the connection would be
-            plaintext that was not asked for.
+          UsageError: the form is wrong, or the server is on another machine and plaintext was not
+            allowed.
         """
         _check(
             self.address,
@@ -194,10 +194,10 @@ class Server(Access):
 
     @contextlib.contextmanager
     def connection(self, **options: Any) -> Iterator[Connection]:
-        """A context with a connection; raises as `check_address` and `connect`.
+        """Return a context with a connection; raise as `check_address` and `connect`.
 
         Args:
-          **options: of `connect`, if they are not as the command line says.
+          **options: arguments of `connect` that override the command line.
         """
         from dm_env_rpc_client.client.connecting import connect
 
@@ -210,11 +210,11 @@ class Server(Access):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class World(Server):
-    """A world that a command joins: a new one, or one that exists.
+    """A new or existing world that a command joins.
 
     Attributes:
-      create_settings: Setting with which the world is created. Repeatable.
-      join_settings: Setting with which the agent joins. Repeatable.
+      create_settings: Setting for creating the world. Repeatable.
+      join_settings: Setting for joining the world. Repeatable.
       world_name: Name of an existing world to join instead of a new one.
     """
 
@@ -224,7 +224,7 @@ class World(Server):
 
     @contextlib.contextmanager
     def environment(self, **options: Any) -> Iterator[DmEnvAdaptor]:
-        """A context with the environment; leaves the world at its end, and destroys a new one.
+        """Return a context with the environment; its end leaves the world, and destroys a new one.
 
         Args:
           **options: as for `connection`.
@@ -248,7 +248,7 @@ class World(Server):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorldOrCatch(World):
-    """The same; if there is no address, a world of an example game.
+    """A world; without an address, one of an example game.
 
     Attributes:
       address: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
@@ -296,7 +296,7 @@ def _parameters_of(group: Any) -> Iterator[inspect.Parameter]:
     texts: dict[str, str] = {}
     for each in reversed(group.__mro__):
         texts.update(attribute_texts(each))
-    # What is special to a command comes first.
+    # Options of one command come before shared ones.
     for name in dict.fromkeys(name for each in group.__mro__ for name in get_annotations(each)):
         default = inspect.Parameter.empty if defaults[name] is MISSING else defaults[name]
         annotation = hints[name]
@@ -316,8 +316,8 @@ def check_listening_address(address: str, access: Access) -> None:
     """Check the form of an address to listen at, and that listening there is allowed.
 
     Raises:
-      UsageError: the form is wrong, or other machines can reach it and the server would be
-        plaintext that was not asked for.
+      UsageError: the form is wrong, or other machines can reach the address and plaintext was not
+        allowed.
     """
     _check(
         address,

@@ -35,13 +35,13 @@ EXAMPLES = examples(
 )
 
 _SIDE, _LARGEST_SIDE = 640, 1280
-"""The longer side of the window, in pixels: about, and at most."""
+"""Usual and maximum length of the longer side of the window, in pixels."""
 
 _POLLS = 60
 """Key reads per second while each step waits for a key."""
 
 _REPEAT_MS = 300, 50
-"""When a key that is held is a second press, and how often it is one after that."""
+"""Delay before a held key repeats, and interval of its repetitions, in milliseconds."""
 
 _SPACE, _IDLE = "space", "idle"
 _BINDING = re.compile(r"(?P<key>.|[\w ]+)=(?:(?P<action>[^:]+):)?(?P<value>.+)", re.S)
@@ -53,12 +53,12 @@ class _Playing(options.Group):
 
     Attributes:
       fps: Steps per second, for a game in real time. If not given, every step waits for a key.
-      observation: Observation to show, by flat name. If not given, it is what the environment
-        renders, or else the largest image.
-      keys: Binds a key to a value of an action. KEY is a character, or a name such as left,
-        space or return, or idle for the value while no key is pressed. ACTION is only needed if
-        there are several; it may end with the index of an element. Repeatable.
-      row: Row of a batched world that is shown and played.
+      observation: Observation to show, by flat name. If not given, the rendered frame of the
+        environment, or else the largest image.
+      keys: Key to bind to a value of an action. KEY is a character, a name such as left, space or
+        return, or idle for the value while no key is pressed. ACTION is needed only if there are
+        several; it may end with the index of an element. Repeatable.
+      row: Row of a batched world to show and play.
     """
 
     fps: Annotated[float | None, typer.Option(min=0.01, max=1000, metavar="STEPS/S")] = None
@@ -69,7 +69,7 @@ class _Playing(options.Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _World(options.WorldOrCatch):
-    """A world, whose steps may take any time.
+    """A world without a time limit for steps.
 
     Attributes:
       timeout: Timeout in seconds for connecting. Steps may take longer, for instance until all
@@ -81,8 +81,8 @@ class _World(options.WorldOrCatch):
 def play(*, playing: _Playing, world: _World) -> None:
     """Play an environment in a window, with the keyboard. Needs the extra play.
 
-    Keys follow from the specs of the actions, and are printed; space steps without any. Escape, or
-    closing the window, ends the game. Of a batched world it shows one row; all rows take the same
+    Keys are derived from the action specs and printed; space steps without a key. Escape, or
+    closing the window, ends the game. Of a batched world, one row is shown; all rows take the same
     actions.
     """
     with importing("play", "play needs"):
@@ -107,15 +107,15 @@ def _open_display() -> None:
 
     try:
         pygame.display.init()
-        # SDL takes this one, which shows nothing, where it finds no other.
+        # Without a display, SDL falls back to this driver, which shows nothing.
         is_found = pygame.display.get_driver() != "offscreen" or "SDL_VIDEODRIVER" in os.environ
         reason = "SDL finds none"
     except pygame.error as error:
         is_found, reason = False, str(error)
     if not is_found:
         raise UsageError(
-            f"play opens a window, and there is no display for it: {reason}; play on a "
-            "machine with a screen (over ssh: ssh -X), or explore(env) in a notebook"
+            f"play needs a display for its window: {reason}; play on a machine with a screen "
+            "(over ssh: ssh -X), or explore(env) in a notebook"
         )
 
 
@@ -129,7 +129,7 @@ def _remote(
     from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
     from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
 
-    # Answers may take any time, for instance until other players have acted.
+    # Without a limit, because a step may wait for other players.
     env, description = join_described(
         lambda: stack.enter_context(world.environment(request_timeout=None))
     )
@@ -147,7 +147,7 @@ def _remote(
     name = playing.observation or largest_image(shown.observation_spec())
     if name is None:
         raise UsageError(
-            f"the environment at {world.address} has no picture to play by: no observation is an "
+            f"the environment at {world.address} has no image to play by: no observation is an "
             "image such as uint8 [height, width, 3], and it does not render as rgb_array; "
             f"observations: {shapes_text(shown.observation_spec())}{refusal}. Serve it with an "
             "image among its observations, or as a Gymnasium environment with the render mode "
@@ -159,12 +159,12 @@ def _remote(
 def _play(
     env: GymnasiumEnv | GymnasiumProxy, title: str, playing: _Playing, watch: Watch
 ) -> Progress:
-    """Play until the window is closed, and return how it went."""
+    """Play until the window is closed, and return the progress."""
     import dm_env
     import pygame
 
     with warnings.catch_warnings():
-        # Importing it warns where matplotlib is missing, which plots rewards; nothing does here.
+        # The import warns if matplotlib is missing, which only plots rewards.
         warnings.simplefilter("ignore")
         from gymnasium.utils.play import PlayableGame, display_arr
 
@@ -180,7 +180,7 @@ def _play(
     console.print(table(("key", "action"), [*keys.legend(), ("escape", "ends the game")]))
 
     def advance() -> Any:
-        """Take a step, or begin an episode, and return the picture."""
+        """Take a step, or begin an episode, and return the rendered frame."""
         with watch.step():
             if progress.is_over:
                 env.reset()
@@ -198,7 +198,8 @@ def _play(
     side = max(picture.shape[:2])
     zoom = max(1, _SIDE // side) if side <= _LARGEST_SIDE else _LARGEST_SIDE / side
     ended: list[BaseException] = []
-    with ending(ended.append):  # As pygame opens a window, it loses the error of a signal.
+    # While it opens a window, pygame loses exceptions of signal handlers.
+    with ending(ended.append):
         game = PlayableGame(env, {}, zoom)
     if ended:
         raise ended[0]
@@ -228,8 +229,8 @@ def _bind(
     """Return the effects of keys, by pygame's names, and the action without pressed keys.
 
     Raises:
-      UsageError: a text of `--keys` has another form, or there is no such key.
-      SpecError: there is no such action, or the value does not conform.
+      UsageError: a text of `--keys` is malformed, or names an unknown key.
+      SpecError: the action is unknown, or the value does not conform.
     """
     import pygame
 

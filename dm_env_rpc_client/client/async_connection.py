@@ -52,7 +52,7 @@ class AsyncConnection(BaseConnection):
         closed; or an `AsyncStream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       request_timeout: seconds that each answer may take; None for no limit.
-      limits: what an answer may contain; None for the defaults.
+      limits: limits for answers; None for the defaults.
 
     Raises:
       SpecError: an argument is of another type or out of range, or the metadata is invalid.
@@ -148,7 +148,7 @@ class AsyncConnection(BaseConnection):
         """Wait for the answer to a request that was started.
 
         Args:
-          pending: what `start` returned.
+          pending: the result of `start`.
 
         Returns:
           What `send` returns, or what `interpret` made from it. Raises as `send` does. If the

@@ -1,11 +1,11 @@
 """The pipeline for coroutines: requests and answers on one stream of one event loop.
 
-The loop calls when there is something to read, also while no request is pending, so that an
-answer that nobody asked for is noticed at once. What it calls refers to the pipeline and not to the
-connection, so a connection that nobody refers to can be freed.
+The loop watches the socket even while no request is pending, so an unrequested answer is noticed
+immediately. Its callback refers to the pipeline and not to the connection, so an unreferenced
+connection can be freed.
 
-The stream is that of threads, driven by the loop. The pipeline for threads would take more: it
-lets the threads that wait take turns in reading, and a coroutine has no thread of its own.
+The stream is the one that threads use, driven by the loop. The pipeline for threads is more
+complicated, because waiting threads take turns in reading; a coroutine has no thread of its own.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class BaseConnection(abc.ABC):
     Args:
       pipeline: the pending requests.
       request_timeout: seconds that each answer may take; None for no limit.
-      limits: what an answer may contain; None for the defaults.
+      limits: limits for answers; None for the defaults.
     """
 
     _pipeline: Requests
@@ -127,7 +127,7 @@ class BaseConnection(abc.ABC):
 
         Args:
           error: the error.
-          pendings: what `start` returned; None if it is known that an answer is lost.
+          pendings: results of `start`; None if an answer is known to be lost.
         """
 
     def release(self, error: BaseException) -> None:

@@ -68,8 +68,8 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
       request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
         detects a server machine that is frozen or unreachable within 20 s; over the transport
         "grpc" within 80 s if that happens after the first 20 s of a step.
-      limits: what an answer may contain, so that a small message cannot take much memory; None
-        for the defaults of `Limits`.
+      limits: limits for answers, so that a small message cannot expand to much memory; None for the
+        defaults of `Limits`.
       record: a file that does not exist yet, to which all requests and answers are recorded, or
         a `recording.Recorder`; None for none. See the guide of `recording`.
 

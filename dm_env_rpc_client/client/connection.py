@@ -1,14 +1,14 @@
 """The connection for threads: requests and answers on one stream, shared by any number of threads.
 
-There is no reader thread. One of the threads that wait for an answer leads: it reads and gives
-each answer to its request, and when it has its own answer it wakes a sleeping thread, which
-leads from then on. So a single thread that sends and waits reads its own answer, without a
-hand-over between threads. `result()` of a future reads in the same way. Only what waits for a
-future without asking it has a thread that reads (`futures.py`), when no other thread does.
+There is no reader thread. One of the waiting threads leads: it reads, matches each answer with its
+request, and once it has its own answer it wakes a sleeping thread, which then leads. So a single
+thread that sends and waits reads its own answer, without a hand-over between threads. `result()` of
+a future reads in the same way. A thread of its own (`futures.py`) reads only for futures that are
+awaited by other means, while no other thread reads.
 
-Locks are plain `threading.Lock`s in `with` statements. A KeyboardInterrupt cannot leave one
-locked, as it can a Condition or anything built on one. An interrupt anywhere between the writing
-of a request and its outcome poisons the connection.
+Locks are plain `threading.Lock`s in `with` statements: a KeyboardInterrupt cannot leave them
+locked, unlike a Condition or anything built on one. An interrupt anywhere between the writing of a
+request and its outcome poisons the connection.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Connection(BaseConnection):
         closed; or a `Stream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       request_timeout: seconds that each answer may take; None for no limit.
-      limits: what an answer may contain; None for the defaults. The transport's limit of the size
-        of a message is the channel's or stream's.
+      limits: limits for answers; None for the defaults. The transport's limit for the size of a
+        message is the channel's or stream's.
 
     Raises:
       SpecError: an argument is of another type or out of range, or the metadata is invalid.
@@ -262,7 +262,7 @@ class Connection(BaseConnection):
         """Wait for the answer to a request that was started.
 
         Args:
-          pending: what `start` returned.
+          pending: the result of `start`.
 
         Returns:
           What `send` returns, or what `interpret` made from it. Raises as `send` does.
@@ -347,7 +347,7 @@ class Connection(BaseConnection):
         """Read the answers that have arrived, without waiting for more.
 
         Args:
-          pending: what `start` returned.
+          pending: the result of `start`.
 
         Returns:
           Whether `wait` would return or raise at once.

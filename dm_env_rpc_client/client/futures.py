@@ -153,9 +153,9 @@ class FuturesThread:
         alive what this refers to only while a future needs it.
 
     Attributes:
-      changing: held while what a future has of its base class is made, and while the thread is
-        given a future, starts or ends.
-      wake: has the thread look at what there is to do; refers to nothing but its queue.
+      changing: held while a future's base class is initialised, and while the thread gets a future,
+        starts or ends.
+      wake: wakes the thread to check its work; refers to its queue only.
     """
 
     def __init__(self, name: str, read: weakref.WeakMethod[Callable[[float], bool]]):

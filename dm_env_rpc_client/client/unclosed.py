@@ -1,7 +1,7 @@
 """The remains of an unclosed connection: its stream, for its finalizer.
 
-A finalizer must not refer to the pipeline. That may refer to an error, whose traceback refers to
-frames with the connection, which its own finalizer would keep alive.
+A finalizer must not refer to the pipeline: the pipeline may hold an error, whose traceback holds
+frames with the connection. Its own finalizer would then keep the connection alive.
 """
 
 from __future__ import annotations

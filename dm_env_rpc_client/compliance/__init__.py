@@ -7,12 +7,11 @@ guide is `docs/how-to/check-a-server.md`.
 
 # Read `trial.py` first: what a check works with. A check talks to the server over a raw stream
 # (`probe.py`), because a Connection refuses the invalid requests that the checks send.
-# `runner.py` runs the checks of `checks/foundations.py` first; what they find out (`outcome.py`),
-# and how many clients the server takes at once (`clients_at_once.py`), decides how the others
-# proceed, and which of them are skipped.
+# `runner.py` runs the checks of `checks/foundations.py` first. Their facts (`outcome.py`) and the
+# number of clients that the server accepts at once (`clients_at_once.py`) decide how the other
+# checks proceed, and which of them are skipped.
 #
-# The names are imported when they are first used: the pytest plugin reads `options.py`, and must
-# not import more than that.
+# Names are imported on first use: the pytest plugin reads `options.py` and must not import more.
 
 import lazy_loader
 

@@ -11,29 +11,29 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 
 def _no_test(trial: Trial) -> None:
-    """Test nothing with a trial: a check has it until it is called with its own function."""
+    """Stand for a function that takes a trial, in a check without one yet."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One row of the table of checks. Without its function it is the decorator of the function.
+    """One row of the table of checks; without a function, the decorator that adds it.
 
     Attributes:
       document: the protocol document of the clause.
       heading: the heading of the clause in the document.
-      clause: the content of the clause in other words.
-      leniency: why a violation is a warning: what keeps a client that follows the documents from
-        noticing it. "" if a violation is an error.
-      needs: the checks without which this one says nothing; it is skipped if one of them finds
-        something, or one that they need.
-      explained_by: the checks of the same rule in a simpler form; if one of them finds something,
-        a violation is not reported a second time.
-      otherwise: what is true of the server if the statement does not hold, as the reason with
-        which the checks that need it are skipped.
-      tells: the attribute of `Facts` that is True once the check has passed; "" for none.
-      takes: the clients that it takes; it is skipped on servers that do not take that many.
+      clause: the clause in other words.
+      leniency: why a violation is only a warning, that is, why a client that follows the documents
+        does not notice it; "" if a violation is an error.
+      needs: the prerequisite checks; a finding in one of them, or in one of their own
+        prerequisites, skips this check.
+      explained_by: simpler checks of the same rule; if one of them has a finding, a violation is
+        not reported a second time.
+      otherwise: the consequence of a violation, given as the reason for skipping the checks that
+        need this one.
+      tells: the attribute of `Facts` that a passed check sets to True; "" for none.
+      takes: the clients it needs at once; servers that accept fewer skip the check.
       function: the test; raises ViolationError if the statement does not hold, and
-        NotOfferedError if the server does not have the tested feature.
+        NotOfferedError if the server lacks the tested feature.
     """
 
     document: str
@@ -58,7 +58,7 @@ class Check:
 
 
 overview = functools.partial(Check, "protocol overview")
-"""Makes a function the check of a clause in the protocol overview."""
+"""Decorator factory for the check of a clause in the protocol overview."""
 
 reference = functools.partial(Check, "protocol reference")
-"""Makes a function the check of a clause in the protocol reference."""
+"""Decorator factory for the check of a clause in the protocol reference."""

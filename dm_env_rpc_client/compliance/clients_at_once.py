@@ -1,6 +1,6 @@
-"""Number of clients that a server accepts at once: on connections, in a world, in worlds.
+"""Number of clients that a server accepts at once: connected, in one world, in several worlds.
 
-It is found out and not checked, since the documents leave it to the server ("Protocol overview").
+The number is measured, not checked: the documents leave it to the server ("Protocol overview").
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 
 _COUNTED_SECONDS = 5.0
-"""Time limit, in seconds, for a server to answer a further client; some never answer it."""
+"""Time limit, in seconds, for answering an additional client; some servers never do."""
 
 
 def count_connections(address: str, options: Options, facts: Facts) -> Facts:
-    """Count the connections on which the server answers, up to the number needed by checks.
+    """Count the connections on which the server answers, up to the number that checks need.
 
     Returns:
-      The facts with `connections`, which is 0 if there are as many, and `answers_leave`.
+      The facts with `answers_leave` and `connections`: the number in the options, otherwise the
+      counted limit, or 0 if none was found.
     """
     answering: list[Probe] = []
     timeout = min(options.timeout, _COUNTED_SECONDS)
-    # Two agents in worlds of their own, with companions, is the most that a check takes.
+    # No check needs more than two agents in separate worlds, each with its companions.
     wanted = 1 if options.connections else 2 * (1 + options.companions)
     with contextlib.ExitStack() as stack, contextlib.suppress(DmEnvRpcClientError):
         while True:
@@ -36,12 +37,12 @@ def count_connections(address: str, options: Options, facts: Facts) -> Facts:
                 break
             probe = Probe(address, timeout, options.security())
             stack.callback(probe.close)
-            # Where the first is not refused a LeaveWorld, a further one has no room.
+            # If the first LeaveWorld was accepted and this one refused, the server has no room.
             if not probe.is_answered() or (
                 bool(answering) and probe.was_refused > answering[0].was_refused
             ):
                 break
-            # Some servers end the earlier connection instead.
+            # Some servers close the earlier connection instead of refusing this one.
             if answering and not answering[0].is_answered():
                 break
             answering.append(probe)
@@ -53,17 +54,17 @@ def count_connections(address: str, options: Options, facts: Facts) -> Facts:
 
 
 def count_joins(address: str, options: Options, facts: Facts) -> Facts:
-    """Find out whether a second client can join: the world of the first, or one of its own.
+    """Determine whether a second client can join the world of the first, or one of its own.
 
     Returns:
-      The facts with why it cannot: `one_client`, `one_agent` or `one_joined`.
+      The facts with the reason if it cannot: `one_client`, `one_agent` or `one_joined`.
     """
     has_room = facts.lack(Takes(connections=2), options.companions) is None
-    # If the options promise several agents, they are checked, not counted.
+    # A promise of several agents is for the checks to test.
     if options.several_agents or not has_room:
         return facts
     one_agent = one_joined = ""
-    # If it is a violation that this fails, a check will find it.
+    # A failure that breaks a rule is reported by the check of that rule.
     with (
         contextlib.suppress(ViolationError, NotOfferedError, DmEnvRpcClientError),
         Trial(address, options, facts) as trial,
@@ -83,11 +84,11 @@ def count_joins(address: str, options: Options, facts: Facts) -> Facts:
 
 
 def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
-    """Send two requests that are refused for reasons of their own.
+    """Send two requests that are refused for different reasons.
 
     Returns:
-      For each the code and the message, or None if it was not refused. Both are the same if the
-      server refuses the client, whatever it sends.
+      The code and message of each refusal; None for an accepted request. Equal refusals mean that
+      the server refuses the client itself.
     """
     refusals: list[tuple[int, str] | None] = []
     for request in (
@@ -109,9 +110,9 @@ def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
 
 
 def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:
-    """Join, and return why that was refused; "" if it was not.
+    """Join, and return the reason of a refusal; "" if there was none.
 
-    Some servers do not answer until the first client has left.
+    A missing answer counts as a refusal: some servers answer only after the first client has left.
     """
     timeout = min(trial.options.timeout, _COUNTED_SECONDS)
     field = probe.send(trial.join_request(world_name))

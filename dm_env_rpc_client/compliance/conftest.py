@@ -1,4 +1,4 @@
-"""Pytest's reports on the tests of this folder at the end of a run."""
+"""Shorter pytest reports for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Leave "Failed: " out of the line for a finding, which pytest cuts off at the right."""
+    """Drop "Failed: " from the line of a finding, which pytest truncates on the right."""
     report = yield
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:

@@ -1,13 +1,13 @@
 """The options of the compliance suite: one table for Python, the command line and pytest.
 
-Each field of `Options` is a row: what the docstring says about it is the help text of its `Flag`.
-`dm-env-rpc check` makes its flags from `FLAGS`, and the pytest plugin its options.
+Each field of `Options` is a row; its entry in the docstring is the help text of its `Flag`.
+`dm-env-rpc check` and the pytest plugin build their options from `FLAGS`.
 
-Every pytest run loads this file with the plugin. It imports little; the functions import what they
-need of the package.
+Every pytest run loads this file with the plugin, so the functions, not the module, import the rest
+of the package.
 """
 
-# ruff: noqa: RUF009 - `_option` returns a field, of which dataclass makes the default.
+# ruff: noqa: RUF009 - `_option` returns a field, from which dataclass takes the default.
 from __future__ import annotations
 
 import dataclasses
@@ -21,7 +21,7 @@ from dm_env_rpc_client.system.keywords import attribute_texts
 Settings = Mapping[str, Any]
 
 FINDING = "dm_env_rpc finding"
-"""The name of the property of a pytest report that holds a finding of the suite."""
+"""Name of the pytest report property that holds a finding of the suite."""
 
 
 class Kind(enum.Enum):
@@ -43,10 +43,10 @@ class Flag(NamedTuple):
 
     Attributes:
       name: the flag without its dashes: `--NAME` of the command, `--dm-env-rpc-NAME` of pytest.
-      kind: what it takes.
-      opposite: the flag of the command for "no", of Kind.YES_OR_NO only.
-      minimum: the smallest value, of Kind.COUNT only.
-      help: what the value is for.
+      kind: the kind of its argument.
+      opposite: the command's flag for "no"; for Kind.YES_OR_NO only.
+      minimum: the smallest value; for Kind.COUNT only.
+      help: the purpose of the value.
     """
 
     name: str
@@ -67,31 +67,30 @@ def _option(default: Any, *flag: Any) -> Any:
 
 
 def _settings(name: str) -> Any:
-    """Return a field for settings, without any by default."""
+    """Return a field for settings, empty by default."""
     return dataclasses.field(default_factory=dict, metadata={"flag": Flag(name, Kind.SETTINGS)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options for using a server, and the server's claims.
+    """Options for using the server under test, and claims about it.
 
     Settings are values by name, nested or flat.
 
     Attributes:
-      create_settings: Setting with which worlds are created.
-      invalid_create_settings: Setting that CreateWorld must refuse; each is tried beside the
+      create_settings: Setting for creating worlds.
+      invalid_create_settings: Setting that CreateWorld must refuse; each is tried together with
+        the valid settings.
+      required_create_settings: Name of a create setting without which CreateWorld must fail.
+      join_settings: Setting for joining worlds.
+      invalid_join_settings: Setting that JoinWorld must refuse; each is tried together with the
         valid settings.
-      required_create_settings: Name of a create setting without which CreateWorld must be
-        refused.
-      join_settings: Setting with which worlds are joined.
-      invalid_join_settings: Setting that JoinWorld must refuse; each is tried beside the valid
-        settings.
       reset_settings: Setting that Reset accepts; it may change the specs.
       invalid_reset_settings: Setting that Reset must refuse; each is tried alone.
       reset_world_settings: Setting that ResetWorld accepts.
       world_name: Name of an existing world, for a server that does not create worlds. If not
         given, each check creates a world.
-      unknown_world_name: Name that no world has.
+      unknown_world_name: Name of a nonexistent world.
       policy: Source of valid actions: random (drawn within the bounds), constant, or
         MODULE:FUNCTION, a function that takes the last TimeStep and the action spec and returns
         an action.
@@ -100,18 +99,17 @@ class Options:
         it, and a refusal is a skip instead of a failure.
       several_agents: Whether several connections can join one world. If not given, the suite
         tries it, and a refusal is a skip instead of a failure.
-      companions: Number of other agents that a world waits for. The suite joins them beside the
-        agent under test, and they take valid steps on their own.
-      connections: Number of connections that the server accepts at the same time. If it is 0,
-        the suite finds it out. Checks that need more are skipped.
+      companions: Number of other agents that a world waits for. The suite joins them in addition
+        to the agent under test; they take valid steps on their own.
+      connections: Number of simultaneous connections that the server accepts; if it is 0, the
+        suite measures it. Checks that need more are skipped.
       max_steps: Number of steps after which a check stops waiting for the end of a sequence.
       timeout: Timeout in seconds for connecting and for each answer.
       quiet_seconds: Seconds during which the server must send nothing if no answer is due.
       strict: Make every warning a failure.
       insecure: Allow plaintext connections to other machines.
       tls_ca: Connect with TLS to servers whose certificate was issued by an authority in this
-        PEM file; 'system' instead of a file stands for the authorities that this machine
-        trusts.
+        PEM file; 'system' instead of a file means the authorities that this machine trusts.
       tls_cert: PEM file with the certificate of this client, for servers that require one.
       tls_key: PEM file with the private key of that certificate.
       token_file: File with the token that the server requires.
@@ -145,14 +143,14 @@ class Options:
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> Options:
-        """Return options made of the values of flags.
+        """Return options made from the values of flags.
 
         Args:
-          given: by the name of the field: a list of NAME=VALUE texts for settings, "yes" or "no"
-            or a bool for YES_OR_NO, otherwise the value. None stands for the default.
+          given: by field name: a list of NAME=VALUE texts for settings, "yes", "no" or a bool for
+            YES_OR_NO, otherwise the value; None for the default.
 
         Raises:
-          SpecError: a text has another form, or a value is invalid.
+          SpecError: a text is malformed, or a value is invalid.
         """
         from dm_env_rpc_client.tensors.setting_text import parse_settings
 
@@ -196,16 +194,16 @@ class Options:
             )
         if 0 < self.connections <= self.companions:
             raise SpecError(
-                f"{self.companions} companions and the agent under test take "
+                f"{self.companions} companions and the agent under test need "
                 f"{self.companions + 1} connections, got connections={self.connections}"
             )
         self.load_policy()
 
     def security(self) -> dict[str, Any]:
-        """Return the arguments of `connect` that these options give: TLS, token and `insecure`.
+        """Return the arguments of `connect` for TLS, token and `insecure`.
 
         Raises:
-          SpecError: a file cannot be read, or has other contents.
+          SpecError: a file cannot be read, or its contents are invalid.
         """
         from dm_env_rpc_client.transports.net.credentials import tls_from_flags
         from dm_env_rpc_client.transports.net.metadata import read_token
@@ -217,7 +215,7 @@ class Options:
         }
 
     def load_policy(self) -> Callable[..., Any] | None:
-        """Return the function of a policy MODULE:FUNCTION; None for the others.
+        """Return the function of a policy MODULE:FUNCTION; None for the built-in policies.
 
         Raises:
           SpecError: the function or the policy does not exist.

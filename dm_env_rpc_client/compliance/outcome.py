@@ -10,12 +10,12 @@ from dm_env_rpc_client.plain_text import one_line, printable
 
 
 class Takes(NamedTuple):
-    """The clients that a check takes at the same time, without companions.
+    """The clients that a check needs at once, without companions.
 
     Attributes:
-      connections: the connections.
-      joined: those of them that have joined a world.
-      agents: those of them that have joined the same world.
+      connections: the number of connections.
+      joined: the number of connections that join a world.
+      agents: the number of connections that join the same world.
     """
 
     connections: int = 1
@@ -29,23 +29,21 @@ ONE = Takes()
 class Facts(NamedTuple):
     """The server's behaviour where the documents leave a choice, or where it breaks a rule.
 
-    The defaults assume nothing good, so they suit a server of which nothing is known yet.
+    The flags default to the worst case, for a server about which nothing is known yet.
 
     Attributes:
-      connections: how many connections it accepts at the same time; 0 if no limit is known.
-      one_client: why it refuses each request of a second client; "" if it does not, or if that is
-        not known.
-      one_agent: why a second client cannot join a world beside the first; "" if it can, or if that
-        is not known.
+      connections: the number of simultaneous connections; 0 if no limit is known.
+      one_client: why every request of a second client is refused; "" if not refused or unknown.
+      one_agent: why a second client cannot join the first one's world; "" if it can or if unknown.
       one_joined: why a second client cannot join a world of its own; "" as above.
       takes_resets: whether a Reset is carried out.
       survives_errors: whether the stream stays open after an error.
-      errors_are_no_ops: whether a request that got an error has changed nothing.
+      errors_are_no_ops: whether a failed request changes nothing.
       ignores_first_actions: whether the first step of a sequence ignores unknown actions.
       refuses_unknown_actions: whether a step in a sequence refuses unknown actions.
-      refuses_empty_requests: whether a request without a payload gets an error, as one of another
-        dialect does.
-      answers_leave: whether it answers a LeaveWorld on a new connection.
+      refuses_empty_requests: whether a request without a payload, such as one of another dialect,
+        gets an error.
+      answers_leave: whether a LeaveWorld on a new connection is answered.
     """
 
     connections: int = 0
@@ -65,25 +63,25 @@ class Facts(NamedTuple):
 
         Args:
           takes: the clients.
-          companions: the agents that each world needs beside those.
+          companions: the number of additional agents that each world needs.
         """
         needed = takes.connections + companions * (takes.joined - takes.agents + 1)
         if self.one_client and needed > 1:
-            return f"the server takes one client at a time: {self.one_client}"
+            return f"the server accepts only one client at a time: {self.one_client}"
         if self.connections and needed > self.connections:
             return (
-                f"this takes {needed} connections at the same time, and the server accepts "
+                f"this check needs {needed} simultaneous connections, and the server accepts "
                 f"{self.connections}"
             )
         if takes.agents > 1 and self.one_agent:
-            return f"a world takes one agent only: {self.one_agent}"
+            return f"a world accepts only one agent: {self.one_agent}"
         if takes.joined > 1 and self.one_joined:
-            return f"one client can join at a time: {self.one_joined}"
+            return f"only one client can join at a time: {self.one_joined}"
         return None
 
 
 _SUMMARY = 120
-"""Maximum number of characters of an answer, and of the expectation, in a summary."""
+"""Maximum length of the answer and of the expectation in a summary, in characters."""
 
 
 class Outcome(enum.Enum):
@@ -93,12 +91,12 @@ class Outcome(enum.Enum):
     FAILED = "failed"
     """A client that follows the documents gets a wrong answer, or none."""
     WARNED = "warned"
-    """The documents demand or advise otherwise, and a client that follows them does not notice."""
+    """The server breaks a rule or ignores advice, but a client that follows the documents works."""
     SKIPPED = "skipped"
 
 
 class ComplianceWarning(UserWarning):
-    """A finding that is a warning, under pytest."""
+    """A finding of warning level, under pytest."""
 
 
 class ViolationError(Exception):
@@ -107,11 +105,11 @@ class ViolationError(Exception):
     Attributes:
       expected: the answer that the clause demands.
       sent: the last requests; "" if nothing was sent.
-      received: the answer that came.
-      is_unanswered: whether no answer came. That is an error also of a check whose violations are
+      received: the received answer.
+      is_unanswered: whether no answer came, which is an error even in a check whose violations are
         warnings: each request has one answer ("Protocol overview").
-      concerns: the names of the checks that test the violated clause, if any check may come across
-        the violation. One of them reports it, if it finds something too.
+      concerns: the names of the checks of the violated clause, if any check may encounter the
+        violation; one of them reports it if it has a finding, too.
     """
 
     def __init__(
@@ -143,7 +141,7 @@ class Result:
       outcome: how it ended.
       document: the protocol document of the clause.
       heading: the heading of the clause in the document.
-      clause: the content of the clause in other words.
+      clause: the clause in other words.
       reason: why the check was skipped, or why its finding is a warning; "" otherwise.
       sent: the last requests if the check failed or warned; "" otherwise.
       received: the answer if the check failed or warned; "" otherwise.
@@ -168,20 +166,20 @@ class Result:
         return self.outcome in (Outcome.FAILED, Outcome.WARNED)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the result as values of JSON."""
+        """Return the result as JSON values."""
         return {**dataclasses.asdict(self), "outcome": self.outcome.value}
 
     @property
     def summary(self) -> str:
-        """The received and the expected result of a failed check or a warning, in one line."""
+        """The received and the expected answer of a finding, in one line."""
         received = one_line(f"got {self.received or 'nothing'}", _SUMMARY)
         return f"{received}; expected {one_line(self.expected, _SUMMARY)}"
 
     def as_report(self, before: str = "") -> str:
-        """Return the finding of the check in lines, beginning with the received message.
+        """Return the finding as lines of text, the received message first.
 
         Args:
-          before: text before it.
+          before: the beginning of the first line.
         """
         head = f"{before}got {self.received or 'nothing'}"
         return printable("\n".join([head, *self._details(f"expected: {self.expected}")]))

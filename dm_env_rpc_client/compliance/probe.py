@@ -27,31 +27,31 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
 END = "the end of the stream"
-"""The report of a stream that ended instead of an answer, before the server's words."""
+"""Reported instead of an answer when the stream ends; the server's message follows."""
 
 _SHOWN = 300
-"""The number of characters of a message that are shown."""
+"""Maximum length of a shown message, in characters."""
 
 _LAST = 6
-"""The most requests that are shown."""
+"""Maximum number of shown requests."""
 
 _CLOSE_SECONDS = 0.5
 
 # A server need only implement JoinWorld, Step and LeaveWorld.
 _OPTIONAL = {"create_world", "destroy_world", "reset", "reset_world", "extension"}
 
-# Servers of the 1.0 line have properties in the envelope itself, where today's has no fields.
+# In the 1.0 line, properties are fields of the envelope; today's envelope has none for them.
 _OF_LINE_1_0 = {field.name for field in line_1_0_pb2.PropertyRequest.DESCRIPTOR.fields}
 
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
-# The checks that report what any check can come across; see ViolationError.
+# Checks that report violations which any check may encounter; see ViolationError.
 _JOINS = ("a_world_can_be_joined",)
 _KINDS = ("answers_are_of_the_requests_kind",)
 
 
 def describe(message: protobuf_message.Message) -> str:
-    """Return a message as one line of text, cut off if it is long."""
+    """Return a message as one line of text, truncated if it is long."""
     text = text_format.MessageToString(message, as_one_line=True)
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}... ({message.ByteSize()} bytes)"
@@ -69,15 +69,15 @@ class Probe:
     Args:
       address: the server.
       timeout: seconds to wait for the connection and for each answer.
-      security: the arguments of `connect` for TLS, token and plaintext to another machine.
+      security: the arguments of `connect` for TLS, token and plaintext to other machines.
 
     Attributes:
-      is_clean: whether every answer so far was a valid one to its request.
-      is_open: whether it was not closed yet.
+      is_clean: whether every answer so far was valid for its request.
+      is_open: whether neither `close` nor `abort` was called.
       was_answered: whether an answer was received.
-      was_refused: whether a request got an error; the server may have closed the stream then.
-      pending: the number of requests without an answer.
-      created: the names of the worlds that were created here, also against expectation.
+      was_refused: whether a request got an error, after which the server may close the stream.
+      pending: the number of pending requests.
+      created: the names of the worlds created on this stream, including unexpected ones.
 
     Raises:
       DmEnvRpcClientError: the connection failed.
@@ -95,10 +95,10 @@ class Probe:
         self.created: list[str] = []
 
     def send(self, request: envelopes.Request | None) -> str:
-        """Send a request, or for None an envelope without one, and do not wait.
+        """Send a request without waiting; None sends an envelope without a payload.
 
         Returns:
-          Its payload field.
+          The payload field of the request.
         """
         self.pending += 1
         self._sent.append(request)
@@ -143,7 +143,7 @@ class Probe:
             raise self.violation(expected, received, concerns=_JOINS) from error
 
     def has_answer(self, seconds: float) -> bool:
-        """Whether an answer, or the end of the stream, comes within `seconds`."""
+        """Return whether an answer, or the end of the stream, arrives within `seconds`."""
         deadline = time.monotonic() + seconds
         while not self._stream.has_unread():
             if time.monotonic() > deadline:
@@ -172,9 +172,9 @@ class Probe:
         return payload
 
     def is_answered(self) -> bool:
-        """Whether the server answers here; sends a LeaveWorld, which every state allows.
+        """Return whether the server answers a LeaveWorld, which every state allows.
 
-        `was_refused` tells whether that was with an error.
+        An error is an answer, too, and sets `was_refused`.
         """
         self.send(_LEAVE)
         try:
@@ -197,7 +197,7 @@ class Probe:
           concerns: the checks that test whether it is refused, as in ViolationError.
 
         Raises:
-          NotOfferedError: the server does not implement the request, which is optional.
+          NotOfferedError: the request is optional, and the server does not implement it.
           ViolationError: the answer is an error, or as for `answer`.
         """
         answer = self.answer(field, expected)
@@ -210,7 +210,7 @@ class Probe:
     def accept(
         self, request: envelopes.Request, expected: str, concerns: tuple[str, ...] = ()
     ) -> Any:
-        """Send a valid request and return its response; arguments and errors as `accepted`."""
+        """Send a valid request and return its response; arguments and errors as for `accepted`."""
         return self.accepted(self.send(request), expected, concerns)
 
     def refused(
@@ -248,7 +248,7 @@ class Probe:
         return ViolationError(expected, sent, received, is_unanswered, concerns)
 
     def hurry(self, timeout: float) -> None:
-        """Wait for each further answer `timeout` seconds at most."""
+        """Limit the wait for each further answer to `timeout` seconds."""
         self._timeout = min(self._timeout, timeout)
 
     def abort(self) -> None:
@@ -257,7 +257,7 @@ class Probe:
         self._stream.abort()
 
     def close(self) -> None:
-        """Close the stream; a second time does nothing."""
+        """Close the stream; a second call does nothing."""
         if self.is_open:
             self.is_open = False
             self._stream.close(_CLOSE_SECONDS)
@@ -270,7 +270,7 @@ def _named(field: str) -> str:
 
 Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
 
-# The checks that report what any check can come across; see ViolationError.
+# Checks that report violations which any check may encounter; see ViolationError.
 _STATES = ("states_follow_each_other",)
 _NUMBERS_OF_STATES = ("states_are_those_of_the_protocol",)
 _VALID_ACTIONS = ("actions_at_their_bounds_are_taken", "what_is_requested_is_returned")
@@ -292,14 +292,14 @@ class ProbeAgent:
       probe: the connection.
       joined: the answer to its JoinWorld.
       world_name: the joined world.
-      options: with the policy for valid actions.
-      facts: about the server.
+      options: the options, including the policy for valid actions.
+      facts: the facts about the server.
 
     Attributes:
       probe: the connection.
       world_name: the joined world.
-      state: as the answers so far say.
-      specs: of the last JoinWorld or Reset.
+      state: the state of its sequence, according to the answers so far.
+      specs: the specs of the last JoinWorld or Reset.
     """
 
     def __init__(
@@ -342,8 +342,7 @@ class ProbeAgent:
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
         """Return a value for every action that the policy can choose.
 
-        Actions that are messages have types of the environment, so only a MODULE:FUNCTION
-        policy can choose them.
+        Messages have types of the environment, so only a MODULE:FUNCTION policy can choose them.
         """
         fields = self.actions
         if self._custom is not None:
@@ -373,7 +372,7 @@ class ProbeAgent:
     def request(
         self, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> dm_env_rpc_pb2.StepRequest:
-        """Return a StepRequest; if no actions are given, with valid ones in a sequence only."""
+        """Return a StepRequest, by default with valid actions if a sequence is running."""
         chosen = actions
         if chosen is None:
             chosen = self.valid_actions() if self.state is State.RUNNING else {}
@@ -385,9 +384,9 @@ class ProbeAgent:
         requested: Iterable[int] = (),
         expected: str = "a StepResponse, because the step is valid",
     ) -> dm_env_rpc_pb2.StepResponse:
-        """Take a valid step; ViolationError if it is refused or its state cannot follow."""
+        """Take a valid step; ViolationError if it is refused or returns an impossible state."""
         concerns: tuple[str, ...] = ()
-        if actions is None:  # Otherwise the check is about the actions.
+        if actions is None:  # Given actions are the subject of the check itself.
             concerns = _VALID_ACTIONS if self.state is State.RUNNING else _STATES
         return self.took(self.probe.accept(self.request(actions, requested), expected, concerns))
 
@@ -399,7 +398,7 @@ class ProbeAgent:
         self.took(answer)
 
     def observe(self, requested: Iterable[int] | None = None) -> dm_env_rpc_pb2.StepResponse:
-        """Take a valid step for all observations, or for some, and check the result."""
+        """Take a valid step that requests all or some observations, and check the returned set."""
         uids = self.specs.observations if requested is None else requested
         response = self.step(requested=uids)
         self.check_observations(response, uids)
@@ -408,16 +407,16 @@ class ProbeAgent:
     def check_observations(
         self, response: dm_env_rpc_pb2.StepResponse, requested: Iterable[int]
     ) -> None:
-        """Raise ViolationError if a response has others than the requested observations."""
+        """Raise ViolationError unless a response has exactly the requested observations."""
         if set(response.observations) != set(requested):
             raise self.probe.violation(
-                f"observations {sorted(set(requested))}, no more and no less",
+                f"exactly the observations {sorted(set(requested))}",
                 response,
                 concerns=() if self.state is State.RUNNING else _LAST_STEPS,
             )
 
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
-        """Record the answer to a step; ViolationError if its state cannot follow."""
+        """Record the answer to a step; ViolationError if its state is impossible now."""
         concerns = _NUMBERS_OF_STATES
         try:
             after = State.of_response(response.state)
@@ -434,7 +433,7 @@ class ProbeAgent:
         return response
 
     def run(self) -> None:
-        """Step until a sequence is running; do nothing if one is."""
+        """Step until a sequence is running; do nothing if one already is."""
         for _ in range(_RUNNING_WITHIN):
             if self.state is State.RUNNING:
                 return
@@ -463,8 +462,8 @@ class ProbeAgent:
     def first_actions(self) -> Actions:
         """Return actions that distinguish a first step from others.
 
-        They are unknown, which only the first step of a sequence ignores; or none if the server
-        does not ignore them there either.
+        They are unknown actions, which only the first step of a sequence ignores; none if the
+        server does not ignore them there either.
         """
         return self.nonsense() if self._facts.ignores_first_actions else {}
 
@@ -476,16 +475,16 @@ class ProbeAgent:
             raise self.probe.violation(f"{expected}, in state RUNNING", response)
 
     def check_is_running(self, why: str) -> None:
-        """ViolationError if no sequence is running: then an unknown action would be ignored.
+        """Raise ViolationError unless an unknown action is refused, as in a running sequence.
 
-        Nothing is found out about a server that takes unknown actions in a sequence, too.
+        Servers that accept unknown actions within a sequence are not checked.
         """
         if not self._facts.refuses_unknown_actions:
             return
         self.refuse_step(f"an error for an unknown action, because {why}", self.nonsense())
 
     def reset(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Reset the agent, with the settings of the options or others, and adopt the specs."""
+        """Reset the agent, by default with the settings of the options, and adopt the specs."""
         packed = pack_settings(self._options.reset_settings if settings is None else settings)
         request = dm_env_rpc_pb2.ResetRequest(settings=packed)
         self.adopt(self.probe.accept(request, "a ResetResponse").specs)
@@ -497,7 +496,7 @@ class ProbeAgent:
             self.state = State.INTERRUPTED
 
     def reset_if_offered(self) -> None:
-        """Reset the agent if the server takes a Reset."""
+        """Reset the agent if the server carries out Resets."""
         if self._facts.takes_resets:
             self.reset()
 
@@ -529,7 +528,7 @@ class ProbeAgent:
 
 
 def step_together(agents: Sequence[ProbeAgent], expected: str) -> None:
-    """Take a step of each agent; all are sent first, because the world may wait for all."""
+    """Step all agents; all requests are sent first, because the world may wait for all of them."""
     for agent in agents:
         agent.probe.send(agent.request())
     for agent in agents:

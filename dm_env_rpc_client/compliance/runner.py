@@ -1,6 +1,6 @@
 """The runner of checks against a server, in the order of their table.
 
-A check that takes more clients at once than the server does (`clients_at_once.py`) is skipped.
+A check that needs more clients at once than the server accepts (`clients_at_once.py`) is skipped.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MODULES = (
 
 
 def _rows(module: ModuleType) -> tuple[Check, ...]:
-    """Return the checks of a module; others import some of them as their needs."""
+    """Return the checks that a module defines, without the prerequisites that it imports."""
     return tuple(
         row
         for row in vars(module).values()
@@ -73,7 +73,7 @@ _ALIVE_SECONDS = 2.0
 
 
 class Suite:
-    """The checks of one server, which share their findings.
+    """The checks of one server, with shared findings.
 
     Args:
       address: the server, such as "localhost:50051".
@@ -84,15 +84,15 @@ class Suite:
         self._address = address
         self._options = options
         self._results: dict[str, Result] = {}
-        # A check is not asked for its result while it waits for those that it asked itself.
+        # Breaks cycles: a check that waits for another must not be run by it again.
         self._running: list[Check] = []
-        # By the name of a check that came across the violation of another clause: that one's check.
+        # The check that reports the cause, by the name of the check that encountered it.
         self._causes: dict[str, Check] = {}
-        # The first check in which the server ended a stream: by kind of request, and its words.
+        # The first check in which the server ended a stream, by kind of request and error text.
         self._ends: dict[tuple[str, str], Check] = {}
         self._reported: set[str] = set()
         self._gone: Check | None = None
-        # The last check whose request was not answered although the server could still be used.
+        # The last check with an unanswered request after which the server was still usable.
         self._suspect: Check | None = None
         told = "the options say so" if options.several_agents is False else ""
         self._facts = Facts(options.connections, one_agent=told)
@@ -102,11 +102,11 @@ class Suite:
 
         Args:
           check: the check.
-          asked_later: the names of checks whose results are left for another call.
+          asked_later: the names of checks whose results are left for later calls.
 
         Yields:
-          The findings because of which the check is skipped, each only once for a suite; then the
-          result of the check itself, if that was not yielded before.
+          The findings that cause the check to be skipped, each once per suite; then the check's own
+          result, unless it was yielded before.
 
         Raises:
           SpecError: an action of the policy does not conform to its spec, or the server is on
@@ -134,7 +134,7 @@ class Suite:
                     self._facts = count_joins(self._address, self._options, self._facts)
 
     def _result(self, check: Check) -> Result:
-        """Return the result of a check, which runs once, and not if it is blocked."""
+        """Return the result of a check, which runs at most once and only if nothing blocks it."""
         if check.name not in self._results:
             self._running.append(check)
             try:
@@ -157,7 +157,7 @@ class Suite:
         return self._facts.lack(check.takes, self._options.companions)
 
     def _findings(self, check: Check) -> list[Check]:
-        """Return the checks whose findings block a check, in the order in which they ran."""
+        """Return the checks whose findings block a check, in the order they ran."""
         found: list[Check] = []
         visited = {check.name}
         waiting = self._builds_on(check)
@@ -173,9 +173,9 @@ class Suite:
         return found if self._gone is None else [self._gone]
 
     def _builds_on(self, check: Check) -> list[Check]:
-        """Return the prerequisites of a check, and another check that reports its violation.
+        """Return the prerequisites of a check, and the other check that reports its violation.
 
-        They may build on one another, because a cause can be any check.
+        There may be cycles, because any check can be the cause.
         """
         cause = self._causes.get(check.name)
         return [*_needs(check), *([cause] if cause else [])]
@@ -208,7 +208,7 @@ class Suite:
         return _result(check, Outcome.PASSED)
 
     def _is_reported_by_another(self, check: Check, violation: ViolationError) -> bool:
-        """Whether another check reports the cause: one that it needs, or that tests this rule."""
+        """Return whether a simpler check, or one of the violated clause, reports the cause."""
         if check is foundations.the_server_can_be_checked:
             return False  # All others need it.
         others = [*check.explained_by, *(_BY_NAME[name] for name in violation.concerns)]
@@ -223,10 +223,10 @@ class Suite:
         return False
 
     def _known_causes(self, check: Check, violation: ViolationError) -> list[Check]:
-        """Return possible reasons for a missing answer; run no check, since the server may be gone.
+        """Return checks that may explain a missing answer; run none, since the server may be gone.
 
-        Where the server ended the stream, a check counts in which such a request had it say so with
-        the same words.
+        If the server ended the stream, they include the first check in which a request of the same
+        kind ended it with the same error text.
         """
         known = [other for other in check.explained_by if other.name in self._results]
         if violation.received.startswith(END):
@@ -261,9 +261,9 @@ class Suite:
         )
 
     def _died_before(self, check: Check, suspect: Check, fault: str) -> Result:
-        """Skip a check that got no answer at all: the server has ended since an earlier finding.
+        """Skip a check without any answer, because the server died after an earlier finding.
 
-        It ended the stream of that one first, and answered on another connection meanwhile.
+        That finding was an unanswered request; the server still answered on a new connection then.
         """
         self._gone = suspect
         found = self._results[suspect.name]
@@ -273,7 +273,7 @@ class Suite:
         return _result(check, Outcome.SKIPPED, reason=_is_gone_since(suspect))
 
     def _fault(self) -> str | None:
-        """Return the reason that the server is unusable; None if it is usable."""
+        """Return why the server is unusable; None if it is usable."""
         timeout = min(self._options.timeout, _ALIVE_SECONDS)
         try:
             with contextlib.closing(
@@ -314,8 +314,8 @@ def run(
       checks: the checks to run; all by default.
 
     Yields:
-      The result of each check, as soon as it has ended. A finding because of which a check is
-      skipped comes before it, also if it was made by a check that is not among `checks`.
+      The result of each check, as soon as it has ended. A finding that causes a check to be skipped
+      is yielded before that check, even if the finding's check is not among `checks`.
     """
     suite = Suite(address, options)
     for check in checks:

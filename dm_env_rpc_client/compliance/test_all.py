@@ -1,7 +1,7 @@
 """Each check as a test, for `pytest --pyargs dm_env_rpc_client.compliance`.
 
-pytest ends with a line for each failed test, and cuts it off at the width of the terminal: the
-names in it are short, and the text begins with what the server did.
+pytest truncates the summary line of a failed test at the width of the terminal, so names are short
+and texts begin with the server's answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Suites = dict[str, Suite]
 
 @pytest.fixture(scope="module")
 def suites() -> Suites:
-    """The results by address: `dm_env_rpc_address` may differ between tests."""
+    """Suites by address, because `dm_env_rpc_address` may differ between tests."""
     return {}
 
 
@@ -37,7 +37,7 @@ def test(
     """Fail or warn with the request, the answer and the expected answer."""
     if dm_env_rpc_address not in suites:
         suites[dm_env_rpc_address] = Suite(dm_env_rpc_address, dm_env_rpc_compliance_options)
-    # A finding fails its own test, if that is selected.
+    # A prerequisite's finding fails the prerequisite's own test if that is selected.
     selected = {item.name for item in request.session.items}
     asked_later = {each.name for each in CHECKS if f"test[{each.name}]" in selected}
     results = list(suites[dm_env_rpc_address].results(check, asked_later))

@@ -1,7 +1,7 @@
 """The connections, worlds and agents of one check.
 
-They are removed at the end, so that the next check finds the server as this one did. On a server
-with one world, the next check could not create a world otherwise.
+All of them are removed at the end, so that the next check finds the server unchanged. Otherwise it
+could not create a world on a server that allows only one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _END_SECONDS = 2.0
 
 
 def _attempts() -> Iterator[bool]:
-    """Yield whether an attempt is the last; the server needs time to notice an end."""
+    """Yield whether an attempt is the last; servers need time to notice closed connections."""
     deadline = time.monotonic() + _GONE_SECONDS
     while time.monotonic() < deadline:
         yield False
@@ -43,17 +43,17 @@ def _attempts() -> Iterator[bool]:
 
 
 class _Companion:
-    """An agent beside the one under test, for worlds that wait for several agents.
+    """An additional agent, for worlds that wait for several agents.
 
-    Joins a world and takes valid steps one after the other until it is stopped.
+    Joins a world and takes valid steps in a loop until it is stopped.
 
     Args:
       probe: its connection.
       request: the JoinWorldRequest to send.
-      options: with the policy.
+      options: the options, including the policy.
 
     Raises:
-      ViolationError: the server refused it.
+      ViolationError: the server refused the JoinWorld.
     """
 
     def __init__(self, probe: Probe, request: dm_env_rpc_pb2.JoinWorldRequest, options: Options):
@@ -78,12 +78,12 @@ class _Companion:
 
 
 class Trial:
-    """One run of one check. A context, which cleans up at its end.
+    """One run of one check; a context manager that cleans up at its end.
 
     Args:
       address: the server.
       options: how to use it.
-      facts: what is known about it.
+      facts: the facts about the server.
     """
 
     def __init__(self, address: str, options: Options, facts: Facts):
@@ -115,8 +115,7 @@ class Trial:
     def first_answer(self, request: envelopes.Request, expected: str) -> tuple[Probe, Any]:
         """Open a connection and send a request on it.
 
-        Waits until the server has noticed that earlier connections were closed, also those of
-        other programs.
+        Waits until the server has noticed closed connections, including those of other programs.
 
         Returns:
           The connection, and the response message or the error Status.
@@ -140,7 +139,7 @@ class Trial:
         if not self.facts.connections:
             return Probe(self._address, self.options.timeout, self.options.security())
         for is_last in _attempts():
-            # The server may still count one that was just closed.
+            # The server may still count a connection that was just closed.
             probe = Probe(self._address, self.options.timeout, self.options.security())
             if probe.is_answered() and (is_last or not probe.was_refused):
                 probe.was_refused = False
@@ -154,9 +153,9 @@ class Trial:
         )
 
     def usable(self, probe: Probe) -> Probe:
-        """Return a connection for another request: the same one, unless it may be spoiled.
+        """Return a connection for another request: the same one, or a replacement.
 
-        It may be if it is closed, or if a request got an error and that is not known to be a no-op.
+        A connection is replaced if it is closed, or after an error that is not known to be a no-op.
         """
         if probe.is_open and (self.facts.errors_are_no_ops or not probe.was_refused):
             return probe
@@ -166,7 +165,7 @@ class Trial:
         return self.connect()
 
     def recover(self, agent: ProbeAgent) -> None:
-        """Move an agent to another connection and rejoin its world, if `usable` returns True.
+        """Move an agent to another connection and rejoin its world, if `usable` replaces its own.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -178,7 +177,7 @@ class Trial:
     def rejoin(
         self, probe: Probe, world_name: str
     ) -> tuple[Probe, dm_env_rpc_pb2.JoinWorldResponse]:
-        """Join a world on a connection that takes the place of another, or on one more.
+        """Join a world again, on a replacement for another connection or on an additional one.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -210,14 +209,14 @@ class Trial:
         )
 
     def create_another_world(self, probe: Probe) -> str:
-        """Create one more world; NotOfferedError if the server has room for one only."""
+        """Create one more world; NotOfferedError if the server has room for only one."""
         if self.options.world_name is not None or self.options.several_worlds is False:
-            raise NotOfferedError("the server has one world only")
+            raise NotOfferedError("the server has only one world")
         if self.options.several_worlds:
             return self.create_world(probe)
         answer = probe.ask(self.create_request())
         if not isinstance(answer, dm_env_rpc_pb2.CreateWorldResponse):
-            raise NotOfferedError(f"the server has one world only: {answer.message}")
+            raise NotOfferedError(f"the server has only one world: {answer.message}")
         return str(answer.world_name)
 
     def forget_world(self, name: str) -> None:
@@ -225,7 +224,7 @@ class Trial:
         self._forgotten.append(name)
 
     def _remaining_worlds(self) -> list[str]:
-        """Return the worlds that the check has created and not destroyed, the last one last."""
+        """Return the worlds that the check has created and not destroyed, by connection."""
         names = [name for probe in self._probes for name in probe.created]
         for name in self._forgotten:
             names.remove(name)
@@ -258,8 +257,8 @@ class Trial:
         """Join a world and return the agent.
 
         Args:
-          probe: the connection; None opens one, and, if there is no place in the world, waits until
-            the server has noticed that earlier connections were closed.
+          probe: the connection; None opens one and, if the world is full, waits until the server
+            has noticed closed connections.
           world_name: the world; None creates one.
         """
         is_patient = probe is None
@@ -272,12 +271,12 @@ class Trial:
         return ProbeAgent(probe, answer, name, self.options, self.facts)
 
     def _ask_to_join(self, probe: Probe, name: str, is_patient: bool) -> tuple[Probe, Any]:
-        """Join; if patient, again and again until others have left.
+        """Join; if patient, retry until others have left.
 
         Returns:
           The connection, which may be another one, and the answer.
         """
-        # What a connection has created may end with it.
+        # A world may end with the connection that created it.
         can_reconnect = name not in probe.created
         for is_last in _attempts():
             answer = probe.ask(self.join_request(name), "a JoinWorldResponse")
@@ -290,7 +289,7 @@ class Trial:
         return probe, answer
 
     def run(self) -> ProbeAgent:
-        """Join a new world, or the world of the options, and return the agent in a sequence."""
+        """Join a new world, or that of the options, and return the agent in a running sequence."""
         agent = self.join()
         agent.run()
         return agent
@@ -301,7 +300,7 @@ class Trial:
             companion.stop()
 
     def _accompany(self, world_name: str) -> None:
-        """Join the companions that the world waits for, if they have not joined yet."""
+        """Join the companions that the world still waits for."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
             request = self.join_request(world_name)
@@ -314,7 +313,7 @@ class Trial:
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Close the connections and destroy the worlds so far, so that the trial can go on."""
+        """Close the connections and destroy the worlds so far; the trial can go on."""
         try:
             for world_name in list(self._companions):
                 self.dismiss_companions(world_name)
@@ -328,7 +327,7 @@ class Trial:
             self._forgotten.clear()
 
     def _leave_worlds(self, keeps_one: bool) -> Probe | None:
-        """Close all connections; or all but one that is in order, and return that one."""
+        """Close all connections; with `keeps_one`, keep and return a usable one."""
         for probe in self._probes:
             probe.hurry(_ANSWER_SECONDS)
         left = [probe for probe in self._probes if self._has_left(probe)]
@@ -373,5 +372,5 @@ class Trial:
                 probe.close()
 
     def _may_be_left(self, refusal: status_pb2.Status) -> bool:
-        """Whether the server may have refused because it has not noticed a closed connection."""
+        """Return whether the server may have refused because of a connection closed just now."""
         return not self._all_left and refusal.code != code_pb2.UNIMPLEMENTED

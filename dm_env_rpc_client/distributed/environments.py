@@ -145,7 +145,7 @@ def environments_of(
       make_env: makes them.
       env_ids: their indices.
       actor: the number of the actor, by which errors name it.
-      specs: the specs that they must have; None for those of the first.
+      specs: the required specs; None for those of the first environment.
     """
     if isinstance(make_env, RemoteEnvironments):
         return _Together(make_env, env_ids, actor, specs)

@@ -49,7 +49,7 @@ def result(reference: Any, timeout: float | None = None) -> Any:
     """Return the results of calls to actors, or raise their errors.
 
     Args:
-      reference: what `remote` returned, or a list of that.
+      reference: the result of `remote`, or a list of results.
       timeout: seconds; None for no limit.
 
     Raises:
@@ -94,8 +94,8 @@ class RayServers:
     If a server's process ends, its clients get a ConnectionLostError; it is not started again.
 
     Args:
-      environment: as for `serve`: what makes an environment, which Ray sends to the actors, or the
-        text "module:factory".
+      environment: as for `serve`: a factory, which Ray sends to the actors, or the text
+        "module:factory".
       num_servers: how many.
       actor_options: options of the actors, such as `{"num_cpus": 4}`.
       start_timeout: seconds until all must be serving.
@@ -185,7 +185,7 @@ class Loss(NamedTuple):
       actor: the number of the actor.
       restarts: how often it had been replaced before.
       num_steps: the number of steps that the batch was to have.
-      error: why it was lost: Ray's own error, or what environments have raised.
+      error: the reason of the loss: Ray's own error, or an error of environments.
     """
 
     actor: int

@@ -33,8 +33,8 @@ class PolicyStep(NamedTuple):
 
     Attributes:
       actions: the actions, each leaf [N, ...].
-      extras: what is to be kept beside them, such as log-probabilities; a structure whose leaves
-        are arrays [N, ...].
+      extras: further values to keep, such as log-probabilities; a structure whose leaves are arrays
+        [N, ...].
     """
 
     actions: Any
@@ -55,7 +55,7 @@ class Worker:
       actor: the number of the worker, by which errors name it.
       seed: of the random generators; None for different ones each time.
       restarts: how many workers have had these environments before.
-      specs: the specs that the environments must have; None for those of the first.
+      specs: the required specs of the environments; None for those of the first.
     """
 
     def __init__(
@@ -171,15 +171,15 @@ class Rollouts(abc.ABC):
     Args:
       make_env: called with the index of an environment, returns a `dm_env.Environment`: a remote
         one, `lambda index: make(address, {"seed": index})`, or any other. All have the same specs.
-        Or `RemoteEnvironments`, with which those of an actor are stepped as one batch.
+        Or a `RemoteEnvironments`, which steps the environments of an actor as one batch.
       policy: called with the TimeSteps of an actor's environments, each field [envs_per_actor,
         ...]; with the weights; and with a list of `numpy.random.Generator`, one for each
-        environment. It returns the actions, each leaf [envs_per_actor, ...], or a `PolicyStep`.
-        It is called for LAST TimeSteps, too; those actions are ignored. An object with state of its
-        own is copied for each actor; `timestep.first()` says where to start over.
+        environment. It returns the actions, each leaf [envs_per_actor, ...], or a `PolicyStep`. It
+        is also called for LAST TimeSteps, whose actions are ignored. An object with state is copied
+        for each actor; `timestep.first()` marks where to start over.
       num_actors: the number of actors.
       envs_per_actor: how many environments each actor has.
-      weights: what the policy gets at first.
+      weights: the policy's initial weights.
       seed: of the random generators. Each is made of the seed, the index of its environment and
         how often its actor was replaced. None: different ones each time.
 

@@ -32,12 +32,12 @@ class Batch(NamedTuple):
         where the TimeStep is FIRST; `observation` with the structure of `observation_spec`, each
         leaf [T + 1, N, ...]. Strings, and arrays of variable length, are arrays of objects.
       actions: with the structure that the policy returned, each leaf [T, N, ...].
-      extras: what the policy returned beside actions, each leaf [T, N, ...]; () if nothing.
+      extras: the policy's results besides actions, each leaf [T, N, ...]; () for none.
       env_ids: the index of each environment, int64 [N].
       restarts: how often the actor of each environment had been replaced, int64 [N].
       start: how many steps each environment had taken before `timesteps[0]` since it was made,
         int64 [N]. No two batches agree in an environment's index, `restarts` and `start`.
-      version: which weights the policy had: 0 for those of the constructor, and one more with each
+      version: the version of the policy's weights: 0 for the constructor's, one more with each
         `update`.
     """
 
@@ -69,10 +69,10 @@ class EnvironmentSpecs(NamedTuple):
     """The specs of an environment.
 
     Attributes:
-      action: what its `action_spec` returns.
-      observation: what its `observation_spec` returns.
-      reward: what its `reward_spec` returns.
-      discount: what its `discount_spec` returns.
+      action: the result of its `action_spec`.
+      observation: the result of its `observation_spec`.
+      reward: the result of its `reward_spec`.
+      discount: the result of its `discount_spec`.
     """
 
     action: Any

@@ -1,14 +1,14 @@
 """Exchanges: sequences of requests, written once for threads and for asyncio.
 
-An exchange is a generator. It yields each blocking call, and a driver makes the call: `drive` waits
-for it, `adrive` awaits it. The driver sends the result to the generator, or throws the exception
-that ended the wait. Steps are no exchanges: they are too frequent.
+An exchange is a generator. It yields each call to wait for, and a driver makes it: `drive`
+waits for it, `adrive` awaits it. The driver sends the result to the generator, or throws the error
+that ended the wait. Steps are too frequent to be exchanges.
 
-The exception decides what may follow. After an `Exception`, an exchange may yield requests that
+The kind of error decides what may follow. After an `Exception` an exchange may yield requests that
 clean up, each with a timeout, and none over a connection that the error has made unusable. Anything
-else is an interrupt: KeyboardInterrupt, CancelledError, or GeneratorExit, which is raised in the
-generator if the interrupt came between two waits. After it, nothing is awaited: the exchange makes
-the connection unusable, releases everything by plain non-blocking calls, and yields nothing.
+else is an interrupt: KeyboardInterrupt, CancelledError or GeneratorExit. (Python raises the last in
+the generator if the interrupt comes between two waits.) Then the exchange waits no more: it makes
+the connection unusable, releases everything by plain, non-blocking calls, and yields nothing.
 """
 
 from __future__ import annotations

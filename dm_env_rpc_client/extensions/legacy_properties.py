@@ -69,7 +69,7 @@ class LegacyProperties(PropertyAccess):
         """Write several properties in one request.
 
         Args:
-          values: what to write, by key.
+          values: the values to write, by key.
 
         Raises:
           As `write`.

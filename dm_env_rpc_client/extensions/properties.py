@@ -52,7 +52,7 @@ class PropertySpec:
       writable: whether a value can be written to it.
       listable: whether there are properties below it.
       spec: the dm_env spec of its value; None if it has no value.
-      description: what it is for.
+      description: the property's purpose.
 
     Raises:
       ProtocolError: the server's TensorSpec is invalid.

@@ -1,13 +1,12 @@
 """The process that a container belongs to; `containers.py` starts it.
 
-It prints what the container prints, exits as the container does, and removes it. If its lifeline is
-closed, or it gets SIGTERM, it does so at once; if it is killed, its guard does. Docker's own
-removal at the end of a container would take away the output and the exit code of one that ends
-soon.
+It prints the container's output, exits with its exit code, and removes it. When its lifeline is
+closed, or on SIGTERM, it does so immediately; if it is killed, its guard does. Docker's automatic
+removal is not used, because it would discard the output and exit code of a short-lived container.
 
-The request is JSON in a variable of the environment, since other users can read command lines, and
-the variables of a container may be secret. `docker` gets these in a file without a name, and those
-that such a file cannot have, such as texts with line breaks, in its own environment.
+The request is JSON in an environment variable, because other users can read command lines and a
+container's variables may be secret. `docker` receives these variables in a file without a name;
+values that such a file cannot hold, such as texts with line breaks, are in its own environment.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Servers in Docker containers, by the program `docker`.
 
-The container belongs to a process of its own, `container_process.py`, which creates it, copies what
-it prints, and removes it when the container or this process ends, in whatever way. It is there
-before the container is, so there is no moment at which this process could be killed and leave one
-behind. If that process is killed, its guard (`system.children.Guard`) removes the container.
+The container belongs to a separate process, `container_process.py`, which creates it, copies its
+output, and removes it when the container or this process ends, for any reason. That process exists
+before the container, so killing this process at any moment leaves no container behind. If that
+process is killed, its guard (`system.children.Guard`) removes the container.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def from_docker(
     Args:
       image: the name of the image, with a tag or a digest; without, `:latest`.
       command: arguments for the entry point of the image; `{port}` in them becomes `port`.
-      target: MODULE:NAME of what makes the environment, for an image that does not serve: the
-        server in `standalone` is copied into the container and takes the place of the entry point.
-        The image needs Python 3.6 or later and NumPy.
+      target: MODULE:NAME of the environment's factory, for an image without a server: the server in
+        `standalone` is copied into the container and replaces the entry point. The image needs
+        Python 3.6 or later and NumPy.
       python: the interpreter in the image that runs it.
       port: where the server in the container listens, at all its interfaces; None for the only
         TCP port that the image exposes, or with `target` 50051.
@@ -90,8 +90,8 @@ def from_docker(
         them, as for `from_process`.
       timeout: seconds, once there is the image, until the server must answer; None for no limit.
       progress: called while the image is pulled; None to log that it is, at level INFO.
-      options: further options of `docker create`, such as `["--memory=1g", "--gpus=all"]`; not
-        those that are set here: `--name`, `--env`, `--publish`, `--label` and `--rm`.
+      options: further options of `docker create`, such as `["--memory=1g", "--gpus=all"]`, except
+        `--name`, `--env`, `--publish`, `--label` and `--rm`, which are set here.
       **connecting: for `connect`, with which it is asked whether it answers, such as `token`.
 
     Returns:
@@ -99,7 +99,7 @@ def from_docker(
 
     Raises:
       LaunchError: there is no program `docker`, no daemon or no such image; or the container ended,
-        or did not answer in time, and says what it has printed.
+        or did not answer in time. The text includes the container's output.
       SpecError: an argument is of another type or out of range, the image does not say at which
         port it listens, an option is set here, or a text is one that no program can be given, see
         `from_process`.

@@ -44,13 +44,12 @@ class Launch:
     when the interpreter exits, and when this process is killed.
 
     Args:
-      start: starts the process that watches over the server, which ends the server when its
-        lifeline is closed (`system.children`), and ends when the server does. Gets a file for
-        what the server prints.
+      start: starts the supervisor or keeper, which ends the server when its lifeline is closed
+        (`system.children`), and ends when the server does. It gets a file for the server's output.
       command: how errors name the server.
       address: where the server listens.
       options: how to connect to it, to ask whether it answers.
-      stop_seconds: how long what watches over the server may take to end it.
+      stop_seconds: time limit, in seconds, for the supervisor or keeper to end the server.
 
     Attributes:
       address: where the server listens, such as "localhost:40123".
@@ -113,7 +112,7 @@ class Launch:
 
         Args:
           timeout: seconds; 0 is for one attempt, None sets no limit.
-          reported_timeout: the timeout of the whole launch, of which `timeout` is what is left.
+          reported_timeout: the timeout of the whole launch; `timeout` is the remainder.
 
         Raises:
           LaunchError: the server ended, or did not answer in time.
@@ -207,7 +206,7 @@ def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> N
     """Validate the arguments of a program before anything is started.
 
     Args:
-      texts: parts of the command line, paths and addresses; None for what was left out.
+      texts: parts of the command line, paths and addresses; None for omitted ones.
       env: variables, whose values may be secret and are not told.
 
     Raises:

@@ -1,17 +1,17 @@
 """Free ports for commands that need theirs as an argument.
 
-A port is chosen before the server listens at it, so another program may take it in between. Three
-things make that rare and harmless:
+A port is chosen before the server listens on it, so another program may take it in between. Three
+measures make that rare and harmless:
 
-- `Port` holds the port: a socket is bound to it that does not listen. The operating system gives a
-  held port neither to a socket that asks for any free port nor to an outgoing connection. A server
-  that sets SO_REUSEADDR, as gRPC in every language does, can listen there all the same.
-- This process never has two `Port`s of one number.
-- If the server ends and `Port.was_taken`, or `Port.is_foreign`, it is started again with another
+- `Port` holds the port with a bound socket that does not listen. The operating system gives a held
+  port neither to a socket that asks for any free port nor to an outgoing connection. A server that
+  sets SO_REUSEADDR, as gRPC does in every language, can listen on it nevertheless.
+- This process never has two `Port`s with the same number.
+- If the server ends and `Port.was_taken`, or `Port.is_foreign`, it is started again on another
   port; later attempts do not hold the port, for servers that do not set SO_REUSEADDR.
 
-What is left is a program that binds to this very port, by number, in the moment before the server
-does, and then only where /proc does not tell whose socket it is.
+The remaining risk is a program that binds to this very port, by number, just before the server
+does, and only where /proc does not show the owner of a socket.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Port:
         """Whether a server that has ended may have done so because it did not get the port.
 
         Args:
-          logs: the end of what it has printed.
+          logs: the end of its output.
         """
         return bool(_IN_USE.search(logs) or _listening(self.number))
 

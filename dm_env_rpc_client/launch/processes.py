@@ -77,8 +77,8 @@ def from_process(
 
     Args:
       argv: the program and its arguments.
-      env: variables of the environment, beside those of this process. PYTHONUNBUFFERED is 1 if
-        neither has it, so that `logs` has at once what a Python program prints.
+      env: environment variables besides this process's own. PYTHONUNBUFFERED is 1 unless one of
+        them sets it, so that `logs` has a Python program's output immediately.
       cwd: the folder that it runs in; None for that of this process.
       timeout: seconds until it must answer; None for no limit.
       address: where it listens; None for `localhost:{port}` or `unix:{socket}`, whichever the
@@ -89,7 +89,7 @@ def from_process(
       The running server.
 
     Raises:
-      LaunchError: it ended, or did not answer in time; says what it has printed.
+      LaunchError: it ended, or did not answer in time; the text includes its output.
       SpecError: an argument is of another type or out of range; the command does not say where it
         listens; or a text has a NUL byte or cannot be encoded, or the name of a variable is empty
         or has "=". Nothing was started.
@@ -142,10 +142,10 @@ def from_python(
     is installed there, its server is used, otherwise the one in `standalone`, which needs NumPy.
 
     Args:
-      reference: MODULE:NAME of what makes the environment: a class or another callable, such as
+      reference: MODULE:NAME of the environment's factory: a class or another callable, such as
         "my_envs:Walker". It cannot be in `__main__`.
       python: the interpreter; None for that of this process.
-      env: variables of the environment, beside those of this process.
+      env: environment variables besides this process's own.
       cwd: the folder that it runs in; None for that of this process.
       timeout: seconds until it must answer; None for no limit.
       thread: "main" for environments that want the main thread of their process; None for a thread
@@ -189,7 +189,7 @@ def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch
     """Serve an environment of another package in a process of its own, by `dm-env-rpc serve`.
 
     Args:
-      source: what the command takes, such as "gymnasium://CartPole-v1".
+      source: a source of the command, such as "gymnasium://CartPole-v1".
       timeout: seconds until it must answer; None for no limit.
 
     Returns:
@@ -251,8 +251,8 @@ def other_python(
 
     Args:
       python: the interpreter.
-      reference: MODULE:NAME of what makes the environment.
-      env: variables of the environment, beside those of this process.
+      reference: MODULE:NAME of the environment's factory.
+      env: environment variables besides this process's own.
       cwd: the folder that it will run in.
       timeout: seconds until it must have reported its version; None for no limit.
       thread: "main" to have the environments in its main thread.
@@ -298,9 +298,9 @@ def asked(
     Args:
       command: the program and its arguments.
       named: how errors name it.
-      late: what it did not do if it is late, with {} for the time.
+      late: the text for a timeout, with {} for the time.
       timeout: seconds until it must have ended; None for no limit.
-      env: variables of the environment, beside those of this process.
+      env: environment variables besides this process's own.
       cwd: the folder that it runs in; None for that of this process.
 
     Returns:

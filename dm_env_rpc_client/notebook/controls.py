@@ -1,4 +1,4 @@
-"""Controls: widgets that set the value of an action or a property, made from its spec.
+"""Controls: widgets that set the value of an action or a property, derived from its spec.
 
 Buttons for a few values, sliders for a range, a line of text for everything else: numbers, lists
 and strings in JSON, a single string without quotes.
@@ -20,10 +20,10 @@ from dm_env_rpc_client.tensors.controls import checked_by, elements, few_values,
 from dm_env_rpc_client.tensors.displays.spec_tables import spec_text
 
 MAX_BUTTONS = 12
-"""The maximum number of values that are shown as buttons."""
+"""Maximum number of values shown as buttons."""
 
 MAX_SLIDERS = 8
-"""The maximum number of elements of a vector that are shown as sliders."""
+"""Maximum number of elements of a vector shown as sliders."""
 
 _MAX_SPAN = 1e6
 _FILL = ipywidgets.Layout(width="auto", min_width="0", flex="1 1 auto")
@@ -113,7 +113,7 @@ class Buttons(Control):
 
 
 class Sliders(Control):
-    """A slider for a bounded number, or for each element of a short vector of them."""
+    """A slider for a bounded number, or for each element of a short bounded vector."""
 
     def __init__(self, spec: specs.BoundedArray):
         super().__init__(spec)
@@ -129,7 +129,7 @@ class Sliders(Control):
     def value(self) -> Any:
         values = np.array([slider.value for slider in self._sliders], self._spec.dtype)
         shaped = values.reshape(self._spec.shape)
-        # Rounding to the dtype can leave the range.
+        # Rounding to the dtype can exceed the bounds.
         return np.clip(shaped, self._spec.minimum, self._spec.maximum).astype(self._spec.dtype)[()]
 
     def _show(self, value: Any) -> None:
@@ -183,7 +183,7 @@ def control_for(
       labels: the texts of the buttons of a spec with few values.
 
     Raises:
-      SpecError: the number of labels is not the number of values.
+      SpecError: the number of labels differs from the number of values.
     """
     if few_values(spec, MAX_BUTTONS) or labels is not None:
         return Buttons(spec, where, labels)
@@ -194,7 +194,7 @@ def control_for(
     try:
         return Text(spec, where)
     except (SpecError, ValueError):
-        # A dtype that the protocol does not have, or a value that JSON does not have.
+        # The protocol lacks the dtype, or JSON lacks the value.
         return None
 
 

@@ -49,30 +49,30 @@ def explore(
     """Return a widget that shows and steps an environment; make it the last line of a cell.
 
     It shows all observations (images as images, vectors as plots), a control for each action,
-    made from its spec, buttons that step, run and reset, plots of the rewards and the
-    returns, and the properties. The controls follow what a policy does. It begins with a reset.
-    The explorer steps the environment in its own thread, so the kernel is free for other cells.
-    Until you `close` it, it shows what they do with `env.reset()` and `env.step(action)`, too, and
-    each waits while the other steps.
+    derived from its spec, buttons that step, run and reset, plots of the rewards and the
+    returns, and the properties. The controls follow the actions of a policy. The explorer begins
+    with a reset and steps the environment in its own thread, so the kernel is free for other cells.
+    Until you `close` it, it also shows their calls of `env.reset()` and `env.step(action)`; its
+    calls and theirs wait for each other.
 
-    Of a batched world it shows one row, which a list selects. All rows take the same action, and
-    `policy`, `action`, `keys` and `labels` are those of one row.
+    For a batched world, a list selects the shown row. All rows take the same action, and `policy`,
+    `action`, `keys` and `labels` are for one row.
 
-    Keys act while the box that lists them has the focus: those of `keys`, and space for a
-    step, Enter for run and stop, r for reset. A key that is held down while the environment
-    runs sets its values in every step and overrides the controls and the policy.
+    Keys work while the box that lists them has the focus: the given `keys`, space for a step,
+    Enter for run and stop, r for reset. A key held down during a run sets its values in every
+    step and overrides the controls and the policy.
 
     Args:
       env: any dm_env.Environment.
       policy: returns an action for a TimeStep. It becomes an option of "run".
       action: the initial values of the controls, a whole action or some of its values, nested
         or by flat name; all others start at the middle one of three values, or near 0.
-      keys: actions by key. A key is named as in `KeyboardEvent.key`, such as "ArrowLeft" or
-        "a"; its action may have only some of the values, nested or by flat name. None for
-        keys derived from the specs.
+      keys: actions by key. Keys are named as in `KeyboardEvent.key`, such as "ArrowLeft" or
+        "a"; an action may have only some of the values, nested or by flat name. None derives
+        the keys from the specs.
       labels: texts for the buttons of actions with few values, by the flat name of the action.
-      properties: the properties to show; None for those of the environment, or of the server
-        that it is connected to. They are not read before the user presses the button.
+      properties: the properties to show; None for the properties of the environment or of its
+        server. They are not read before the user presses the button.
       rate: the maximum number of steps per second of a run; a slider changes it.
 
     Returns:
@@ -86,7 +86,7 @@ def explore(
 
 
 class Explorer(ipywidgets.VBox):
-    """The widget that `explore` returns; see there for the arguments."""
+    """The widget that `explore` returns; for the arguments, see `explore`."""
 
     _stepper: Stepper
 
@@ -249,19 +249,19 @@ class Explorer(ipywidgets.VBox):
         elif what == "reset" and not repeated:
             stepper.reset()
         elif stepper.is_running or (repeated and stepper.is_busy):
-            # A run reads the keys in each step. Repeats of a key that come faster than the
-            # environment steps are not queued.
+            # A run reads the keys in each step. Key repeats that are faster than the environment
+            # must not queue up.
             return
         elif what in ("step", "act"):
             stepper.step(lambda _: self._chosen(self._keyboard.keys.take()))
 
     def _was_set(self, control: Control) -> None:
-        """Take a step if a button of an action was pressed, but not for sliders and texts."""
+        """Take a step after a button of an action, but not after a slider or a text."""
         if control.is_move:
             self._press("act")
 
     def _act(self, timestep: dm_env.TimeStep) -> Any:
-        """Return the action of a step of a run."""
+        """Return the action for a step of a run."""
         pressed = self._keyboard.keys.take()
         self._is_led = not pressed and self._source.value != _BY_HAND
         if pressed:
@@ -269,7 +269,7 @@ class Explorer(ipywidgets.VBox):
         return self._policies[self._source.value](timestep)
 
     def _follow(self, action: Any) -> None:
-        """Show an action that a policy has chosen in the controls."""
+        """Show the action of a policy in the controls."""
         for name, value in named_leaves(action, ROOT).items():
             if name in self._controls:
                 self._controls[name].show(value)

@@ -1,6 +1,6 @@
 """IPython formatters for classes of dm_env: TimeSteps, specs, and dictionaries of specs.
 
-The classes belong to another library, so they get no methods; IPython has a table of formatters.
+The classes belong to another library, so IPython's table of formatters replaces display methods.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _HTML = "text/html"
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Called with the shell of IPython by `%load_ext dm_env_rpc_client.notebook`."""
+    """Add the formatters to the IPython shell, for `%load_ext dm_env_rpc_client.notebook`."""
     formatter = ipython.display_formatter.formatters[_HTML]
     for shown, show in _FORMATTERS.items():
         formatter.for_type(shown, show)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """Called with the shell of IPython by `%unload_ext dm_env_rpc_client.notebook`."""
+    """Remove the formatters of the IPython shell, for `%unload_ext dm_env_rpc_client.notebook`."""
     formatter = ipython.display_formatter.formatters[_HTML]
     for shown in _FORMATTERS:
         formatter.pop(shown, None)
 
 
 def _show_dict(value: dict[Any, Any]) -> str | None:
-    """Specs as a table; None for any other dictionary, which IPython then shows as text."""
+    """Return specs as a table; None for any other dictionary, which IPython shows as text."""
     return spec_table(value) if are_specs(value) else None
 
 

@@ -18,7 +18,7 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class KeyPad(anywidget.AnyWidget):
-    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` when it is focused.
+    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` while focused.
 
     Keys are named as in the browser's `KeyboardEvent.key`, letters in lower case.
     """
@@ -32,11 +32,11 @@ class Keyboard:
     """The box on the page, and the effects of its keys.
 
     Args:
-      keys: for each key an action, or some of its values, nested or by flat name; None for those
-        that follow from the specs.
+      keys: for each key an action, or some of its values, nested or by flat name; None derives
+        the keys from the specs.
       action_specs: specs by flat name.
-      press: called with "step", "run" or "reset" for the keys of these commands, and with
-        "act" for a key of an action; and with whether the key repeats.
+      press: called with "step", "run" or "reset" for a key of these commands or with "act" for
+        a key of an action, and with whether the key repeats.
 
     Attributes:
       keys: the keys of actions.

@@ -13,10 +13,10 @@ from dm_env_rpc_client.tensors.displays.spec_tables import ANY, value_range
 from dm_env_rpc_client.tensors.displays.values import show_value
 
 SIDE, SIDE_OF_MANY = 480, 230
-"""The longer side of an image on the page in pixels, if it is the only one and otherwise."""
+"""Longer side of an image on the page, in pixels: of a single image, and of one of several."""
 
 SHARP_SIDE = 1280
-"""The longer side of the file of an image that stands still: screens may have two dots a pixel."""
+"""Longer side of the file of a still image: screens may have two dots per pixel."""
 
 _ROOT = "observation"
 
@@ -48,8 +48,8 @@ class ObservationView:
         """Show an observation.
 
         Args:
-          observation: as the specs say.
-          moves: whether the next one follows soon; then large images are sent smaller.
+          observation: an observation of the specs.
+          moves: whether the next one follows soon; large images are then sent smaller.
 
         Returns:
           The approximate number of bytes sent to the page.
@@ -73,7 +73,7 @@ class ObservationView:
             width, height = picture.shown_size(side)
             with widget.hold_sync():
                 widget.format = picture.format
-                # A browser blurs an image that it enlarges; one that it reduces has to be blurred.
+                # Browsers blur scaled images, which only reduced ones need.
                 is_enlarged = picture.width < width
                 (widget.add_class if is_enlarged else widget.remove_class)("dm-env-pixels")
                 widget.width, widget.height = str(width), str(height)

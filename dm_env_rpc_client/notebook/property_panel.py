@@ -17,7 +17,7 @@ from dm_env_rpc_client.tensors.displays.values import show_value
 class LocalProperties(PropertyAccess):
     """The interface of `PropertiesExtension` for an environment in this process.
 
-    Values are strings. If the environment refuses, the error is the one that a server would send.
+    Values are strings. A refusal of the environment raises the error that a server would send.
 
     Args:
       environment: the environment.
@@ -47,13 +47,13 @@ class LocalProperties(PropertyAccess):
 
 
 MAX_SHOWN = 200
-"""The maximum number of properties that are shown."""
+"""Maximum number of shown properties."""
 
 _CENTRED = ipywidgets.Layout(align_items="center")
 
 
 class PropertyPanel:
-    """Lists, reads and writes properties when the user asks for it.
+    """A panel that lists, reads and writes properties at the user's request.
 
     Args:
       properties: the properties.
@@ -139,5 +139,5 @@ class PropertyPanel:
         self._note.value = f"{markup.escape(key, 200)} = {markup.escape(value, 80)} written"
 
     def control(self, key: str) -> Any:
-        """Return the control of a writable property that is shown."""
+        """Return the control of a shown, writable property."""
         return self._controls[key]

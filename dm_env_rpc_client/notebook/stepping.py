@@ -1,8 +1,8 @@
 """An environment stepped in its own thread, so that the kernel never waits for it.
 
-This thread makes all calls of the explorer to the environment and to its properties, in the order
-in which they were requested. During a run it also takes a step when one is due and no call is
-pending. What other threads do with the environment, such as that of another cell, is shown, too.
+The thread makes all calls of the explorer to the environment and to its properties, in the order of
+the requests. During a run, it also takes a step when one is due and no call is pending. Calls by
+other threads, such as that of another cell, are shown, too.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from dm_env_rpc_client.tensors.displays.progress import Progress
 _log = logging.getLogger(__name__)
 
 Saw = Callable[[Any, dm_env.TimeStep], object]
-"""Called with an action, and the TimeStep that it led to; with None for one that is FIRST."""
+"""Called with an action and the resulting TimeStep; with None for a FIRST TimeStep."""
 
 
 class Watch:
     """A callback for every `step` and `reset` of an environment, including calls by other code.
 
-    It takes the place of both methods on the object, until `close`. Calls of several threads wait
-    for each other. An object without a `__dict__` is seen only where this object steps it.
+    It replaces both methods on the object until `close`. Calls of several threads wait for each
+    other. For an object without a `__dict__`, it only sees the calls that it makes itself.
 
     Args:
       env: the environment.
-      saw: called in the thread that has stepped, while others wait.
+      saw: called in the thread of the call, while others wait.
 
     Attributes:
       lock: held during a call, and while `saw` is called.
@@ -63,7 +63,7 @@ class Watch:
         with self.lock:
             self._saw = None
         for name, placed in self._placed.items():
-            # What another has put over it since calls it, and goes on to.
+            # A wrapper placed over it since then stays, and continues to call it.
             if self._attributes.get(name) == placed:
                 before = self._before[name]
                 if before is None:
@@ -78,7 +78,7 @@ class Watch:
                 timestep: dm_env.TimeStep = self._own[name](*args, **kwargs)
             finally:
                 self._depth -= 1
-            # A reset may step; that is one call.
+            # A reset that steps itself is one call.
             if self._depth == 0 and self._saw is not None:
                 self._saw(None if _begins(timestep) else action, timestep)
         return timestep
@@ -89,7 +89,7 @@ def _begins(timestep: dm_env.TimeStep) -> bool:
 
 
 DRAW_SECONDS = 0.05
-"""The minimum time between two reports of a run."""
+"""Minimum time between two reports of a run, in seconds."""
 
 BYTES_PER_SECOND = 400_000
 """The limit for reports; a Jupyter server drops output beyond a million bytes per second."""
@@ -102,18 +102,18 @@ _SEEN = object()
 
 
 class Stepper:
-    """A proxy that calls the environment in its thread; every method returns immediately.
+    """A proxy that calls the environment in its own thread; requests return immediately.
 
     Args:
-      env: the environment. A call of another thread waits until one that is executed has returned.
-      choose: returns the action of a step of a run for the last TimeStep. Called in the
+      env: the environment. Calls of other threads wait for the call in progress.
+      choose: returns the action for the next step of a run from the last TimeStep. Called in the
         stepper's thread.
       report: shows the progress and returns the number of bytes sent. Called in the
         stepper's thread.
       rate: the maximum number of steps per second of a run.
 
     Attributes:
-      rate: the same; it can be changed.
+      rate: as in the arguments; it can be changed.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Stepper:
         self._calls.put(_CONTINUE)
 
     def stop(self) -> None:
-        """Stop a run; a step that is being executed is the last."""
+        """Stop a run after the step in progress."""
         self._should_run = False
         self._calls.put(_CONTINUE)
 
@@ -171,7 +171,7 @@ class Stepper:
         """Continue with another running sequence; called within `call`.
 
         Args:
-          timestep: the last one of that sequence.
+          timestep: the last TimeStep of that sequence.
         """
         self._progress.begin(timestep)
 
@@ -210,7 +210,7 @@ class Stepper:
             action()
             self._progress.error = ""
         except Exception as error:
-            # It may come from the server, the environment, or a policy.
+            # The server, the environment and a policy may raise anything.
             self._should_run = False
             self._progress.error = f"{type(error).__name__}: {error}"
 
@@ -221,7 +221,7 @@ class Stepper:
             self._watch.step(choose(self._progress.timestep))
 
     def _saw(self, action: Any, timestep: dm_env.TimeStep) -> None:
-        """Record a step or reset of any thread, which holds the lock of the watch."""
+        """Record a step or reset of any thread; the caller holds the lock of the watch."""
         if action is None:
             self._progress.begin(timestep)
         else:
@@ -244,6 +244,6 @@ class Stepper:
         try:
             sent = self._report(progress)
         except Exception:
-            # For instance because the page is closed; the environment can be stepped anyway.
+            # The page may be closed, for instance; stepping does not depend on it.
             _log.exception("could not show the progress of the environment")
         self._report_due = now + max(DRAW_SECONDS, sent / BYTES_PER_SECOND)

@@ -4,7 +4,7 @@ The states of a connection are in `docs/explanations/states.md`.
 """
 
 # Read `lifecycle.py` first, the table of states; then `envelopes.py` (requests and responses),
-# `pipeline.py` (which answer belongs to which request) and `step_codec.py` (a Step as bytes: the
-# hot path). `timesteps.py` has TimeSteps, and the MID ones of many environments at once.
-# `batches.py` says what a batch of rows is, and `autoreset.py` what follows the end of a row.
-# `observing.py` is the hook that both ends tell of requests.
+# `pipeline.py` (matching answers to requests) and `step_codec.py` (a Step as bytes: the hot path).
+# `timesteps.py` builds TimeSteps, also the MID steps of many environments at once. `batches.py`
+# defines batches of rows, and `autoreset.py` what follows the end of a row. `observing.py` is the
+# hook to which both ends report requests.

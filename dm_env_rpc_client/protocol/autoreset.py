@@ -1,6 +1,6 @@
-"""Autoreset: the transition after a row's last step, by mode.
+"""Autoreset modes: what follows the last step of a row.
 
-The modes are those of Gymnasium's `AutoresetMode`. The environments of dm_env have NEXT_STEP.
+The modes are those of Gymnasium's `AutoresetMode`. dm_env environments follow NEXT_STEP.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ MODES = {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled
 
 
 def next_kind(mode: str) -> dm_env.StepType | None:
-    """Return the type of a row's next step after the one that has ended its sequence.
+    """Return the type of the step that follows the end of a row's sequence.
 
     Args:
       mode: the name of an autoreset mode.
 
     Returns:
-      FIRST if that step begins the next sequence, and ignores its action; MID if the step that
-      ended the sequence has begun the next one; None if only a Reset of the row begins one.
+      FIRST if that step begins the next sequence and ignores its action; MID if the step that ended
+      the sequence has begun the next one; None if only a Reset of the row begins one.
     """
     return _NEXT_KINDS[mode]
 

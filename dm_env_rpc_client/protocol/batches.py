@@ -1,9 +1,9 @@
-"""The names of a batched world: several environments whose arrays have a row for each.
+"""The names used by a batched world: several environments whose arrays have one row for each.
 
-Nothing is added to the protocol: the rows are the first axis of actions and observations, and what
-else a row needs are observations, settings and properties of these names. The rules are those of
-the guide "Serve a batch" (docs/how-to/batches.md), for servers in other languages, too. `num_rows`
-checks what they say of the specs of a world, `check_step` what they say of a step.
+The protocol needs no additions: rows are the first axis of actions and observations, and everything
+else is sent as observations, settings and properties under these names. The guide "Serve a batch"
+(docs/how-to/batches.md) has the rules, also for servers in other languages. `num_rows` checks the
+rules for the specs of a world, `check_step` those for a step.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors.memory_limits import described, sendable
 
 NUM_ENVS = "num_envs"
-"""The setting of a CreateWorld with the number of rows, an integer."""
+"""The CreateWorld setting with the number of rows, an integer."""
 
 ROWS = "rows"
 """The prefix of settings with a value for each row, as in `rows.seed`."""
 
 RESET_MASK = "reset_mask"
-"""The setting of a Reset that says in which rows a sequence begins, bool [N]."""
+"""The Reset setting with the rows in which a sequence begins, bool [N]."""
 
 AUTORESET_MODE = "autoreset_mode"
-"""The setting of a CreateWorld that asks for a mode of Gymnasium's `AutoresetMode` by its name; the
-property of the world says which one it has."""
+"""The CreateWorld setting that requests a mode of Gymnasium's `AutoresetMode` by name; a property
+of the world has the actual mode."""
 
 STEP_MASK = "step_mask"
-"""A reserved name: of the action by which older clients step some rows of a batch, and of the
-setting that asks for it. Servers refuse both; recordings of those clients have them."""
+"""A reserved name: the action with which older clients step some rows of a batch, and the setting
+that requests it. Servers refuse both; recordings of those clients contain them."""
 
 STEP_TYPE = "step_type"
 """The observation with the type of each row's step, uint8 [N]: 0 FIRST, 1 MID, 2 LAST."""
 
 ROW_ERRORS = "row_errors"
-"""The observation with the errors of rows in this step: "" or the JSON of texts by index."""
+"""The observation with the errors of rows in this step: "", or JSON of texts by index."""
 
 INFO_ARRAYS = "info_arrays"
-"""The observation with the bytes of large arrays of infos, one after another, uint8 [-1]."""
+"""The observation with the bytes of large info arrays, one after another, uint8 [-1]."""
 
 OF_BATCH = (STEP_TYPE, ROW_ERRORS, INFO_ARRAYS)
-"""The observations that a batch has and its rows do not."""
+"""The observations of a batch that its rows do not have."""
 
 MAX_NUM_ENVS = "batch.max_num_envs"
-"""The property of a server that makes batches: how many rows one may have."""
+"""The property of a server that creates batches: the maximum number of rows."""
 
 WORLD_NUM_ENVS = "batch.num_envs"
 """The property of a batched world: the number of its rows."""
 
 WORLD_AUTORESET_MODE = "batch.autoreset_mode"
 WORLD_FORM = "batch.form"
-"""The property of a batched world: the name of a mode of Gymnasium's `AutoresetMode`."""
+"""Properties of a batched world: its `AutoresetMode` by name, and a description of its form."""
 
 SETTINGS = frozenset((NUM_ENVS, AUTORESET_MODE, STEP_MASK))
-"""The settings of a CreateWorld that are of the batch and not of its rows."""
+"""The CreateWorld settings that concern the batch rather than its rows."""
 
 Specs: TypeAlias = Mapping[str, dm_env_rpc_pb2.TensorSpec]
 """Specs by flat name."""
 
 ROW_ERROR_BYTES = 4096
-"""The size of the text of one row that has failed; the rest is cut off."""
+"""The maximum size of a failed row's error text; the rest is cut off."""
 
 _FIRST_MID_LAST = bytes((0, 1, 2))
 
@@ -86,13 +86,13 @@ _NUMBERS = frozenset(
 def num_rows(observations: Specs) -> int | None:
     """Return the number of rows of a batched world; None for a world that is not batched.
 
-    A world is batched if it has step types and rewards of as many rows.
+    A world is batched if its step types and rewards have the same number of rows.
 
     Args:
       observations: the specs of its observations, by flat name.
 
     Raises:
-      SpecError: a spec breaks the rules for batches.
+      SpecError: a spec violates the rules for batches.
     """
     kinds, rewards = observations.get(STEP_TYPE), observations.get(REWARD)
     if kinds is None or rewards is None or kinds.dtype != dm_env_rpc_pb2.UINT8:
@@ -118,14 +118,14 @@ def _wrong_spec(what: str, spec: dm_env_rpc_pb2.TensorSpec, expected: str) -> Sp
 
 
 def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
-    """Return the rows of a reset as an array: the setting `reset_mask`, or the option.
+    """Validate the setting or option `reset_mask` and return it as an array.
 
     Args:
-      mask: the setting.
+      mask: the mask.
       count: the number of rows.
 
     Raises:
-      SpecError: it is not bool [N] with at least one True.
+      SpecError: the mask is not bool [N] with at least one True.
     """
     array = np.asarray(mask)
     if array.dtype != np.bool_ or array.shape != (count,) or not array.any():
@@ -137,9 +137,9 @@ def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
 
 
 def check_step(values: Mapping[str, Any], count: int) -> None:
-    """Check a step of a batched world, for clients and for readers of recordings.
+    """Validate a step of a batched world, for clients and readers of recordings.
 
-    A step without errors of rows takes about a microsecond, one in which rows end a few more.
+    This takes about a microsecond for a step without row errors, and slightly more if rows end.
     Errors take time in proportion to their size.
 
     Args:
@@ -147,7 +147,7 @@ def check_step(values: Mapping[str, Any], count: int) -> None:
       count: the number of rows.
 
     Raises:
-      ProtocolError: a value breaks the rules for batches.
+      ProtocolError: a value violates the rules for batches.
     """
     kinds = values.get(STEP_TYPE)
     if kinds is not None:
@@ -165,7 +165,7 @@ def check_step(values: Mapping[str, Any], count: int) -> None:
 
 
 def _check_discounts(discounts: Any, kinds: bytes) -> None:
-    """Raise ProtocolError if a row's sequence ended without saying whether it terminated."""
+    """Raise ProtocolError if a LAST row has no discount to tell whether it terminated."""
     if discounts is None or discounts.dtype.kind != "f":
         return
     is_nan = np.isnan(discounts)
@@ -175,22 +175,22 @@ def _check_discounts(discounts: Any, kinds: bytes) -> None:
         if kind == _LAST[0] and np.any(is_nan[row]):
             raise ProtocolError(
                 f"observation {DISCOUNT!r}: the step of row {row} is LAST and has the discount "
-                "nan; expected 0 if its sequence has terminated, and another number if not"
+                "nan; expected 0 if its sequence has terminated, otherwise another number"
             )
 
 
 def row_errors(text: Any, count: int) -> dict[int, str]:
     """Return the errors in the observation `row_errors`, by row.
 
-    It is read up to the first entry that breaks the rules: a parser of JSON would build all that a
-    hostile server sends, and keep the last of two texts of one row.
+    Parsing stops at the first invalid entry. A JSON parser would build everything that a hostile
+    server sends, and keep the last of two texts of one row.
 
     Args:
       text: the observation.
       count: the number of rows.
 
     Raises:
-      ProtocolError: it breaks the rules for batches.
+      ProtocolError: the text violates the rules for batches.
     """
     text, found = str(text), dict[int, str]()
     if not text:
@@ -201,7 +201,7 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
             key, at = _scanned(text, at, "the key of an entry")
             row = row_index(key, count, f"observation {ROW_ERRORS!r}")
             if row in found:
-                raise _invalid(f"there are two texts of row {row}")
+                raise _invalid(f"row {row} has two texts")
             at = _behind(text, at, ":", f"a colon after the key {key!r}")
             error, at = _scanned(text, at, f"the text of row {row}")
             found[row] = sendable(error, ROW_ERROR_BYTES)
@@ -210,7 +210,7 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
                 break
             at = _behind(text, at, ",", f"a comma or the end after the text of row {row}")
     if _end_of_space(text, at + 1) != len(text):
-        raise _invalid(f"there is more after the object, from character {at + 1} on")
+        raise _invalid(f"unexpected text after the object, at character {at + 1}")
     return found
 
 
@@ -223,7 +223,7 @@ def row_errors_text(failures: Mapping[int, BaseException | str]) -> str:
     """Return the observation `row_errors`: "" or the JSON of texts by index.
 
     Args:
-      failures: what rows have raised, or its text.
+      failures: the exceptions raised by rows, or their texts.
     """
     if not failures:
         return ""
@@ -241,7 +241,7 @@ def _end_of_space(text: str, at: int) -> int:
 
 
 def _behind(text: str, at: int, mark: str, what: str) -> int:
-    """Return where the text goes on after a mark with white space around it."""
+    """Return the position after a mark and the white space around it."""
     at = _end_of_space(text, at)
     if text[at : at + 1] != mark:
         raise _invalid(f"expected {what} at character {at}, got {text[at : at + 20]!r}")
@@ -249,26 +249,26 @@ def _behind(text: str, at: int, mark: str, what: str) -> int:
 
 
 def _scanned(text: str, at: int, what: str) -> tuple[str, int]:
-    """Return a string of JSON, and where it ends."""
+    """Return a JSON string and the position after it."""
     if text[at : at + 1] != '"':
-        raise _invalid(f"{what} is no string: {text[at : at + 20]!r} at character {at}")
+        raise _invalid(f"{what} is not a string: {text[at : at + 20]!r} at character {at}")
     try:
         found, end = _DECODER.raw_decode(text, at)
     except ValueError as error:
-        raise _invalid(f"{what} is no string of JSON: {error}") from None
+        raise _invalid(f"{what} is not a JSON string: {error}") from None
     return str(found), end
 
 
 def row_index(key: Any, count: int, where: str) -> int:
-    """Return the index of a row that is the key of an object, such as "3".
+    """Return the row index given by the key of a JSON object, such as "3".
 
     Args:
       key: the key.
       count: the number of rows.
-      where: what the object is, for error messages.
+      where: the name of the object in error messages.
 
     Raises:
-      ProtocolError: it is no index from 0 to `count` - 1, written in one way only.
+      ProtocolError: the key is not the canonical text of an index from 0 to `count` - 1.
     """
     is_index = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 10
     if not is_index or str(int(key)) != key or int(key) >= count:

@@ -1,8 +1,8 @@
-"""Envelopes: payload messages into EnvironmentRequests, EnvironmentResponses into payloads.
+"""Envelopes: EnvironmentRequests from payload messages, and payloads from EnvironmentResponses.
 
-The table at the top is derived from the descriptors: the type of a request determines its field
-in the envelope, and the answer must have the field of the same name, or `error` (introduction of
-the protocol overview).
+The table at the top is derived from the descriptors: the type of a request determines its field in
+the envelope, and the answer must have the field of the same name, or `error` (introduction of the
+protocol overview).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Request: TypeAlias = (
     | line_1_0_pb2.ListPropertyRequest
 )
 Response: TypeAlias = Any
-"""The response message that belongs to the request; an `Any` for an `Any`."""
+"""The response message for a request; an `Any` for an `Any`."""
 
 EnvironmentRequest = dm_env_rpc_pb2.EnvironmentRequest
 EnvironmentResponse = dm_env_rpc_pb2.EnvironmentResponse
 
-# Servers of the 1.0 line have property requests in the envelope itself, in fields whose numbers
-# are reserved in the current messages.
+# Servers of the 1.0 line use envelope fields for property requests whose numbers are reserved in
+# the current messages.
 _ENVELOPES: tuple[tuple[Any, Any], ...] = (
     (dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse),
     (line_1_0_pb2.PropertyRequest, line_1_0_pb2.PropertyResponse),
@@ -58,30 +58,30 @@ _ERROR_TAG = varint(
     dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields_by_name["error"].number << 3 | 2
 )
 _CODE, _MESSAGE, _DETAIL = 1 << 3, 2 << 3 | 2, 3 << 3 | 2
-"""The tags of a Status."""
+"""The tags of the fields of a Status."""
 
 _DETAIL_BYTES = 64
 """The size charged for each field of an error besides its contents, in bytes."""
 
 DECODE_ERRORS = (protobuf_message.DecodeError, ValueError)
-"""Errors of parsing invalid bytes. The pure-Python protobuf raises a ValueError for a string that
+"""Errors raised for invalid bytes. The pure-Python protobuf raises a ValueError for a string that
 is not UTF-8."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A serialized message, in memory that belongs to the receiver."""
+"""A serialized message, in memory owned by the receiver."""
 
 
 class EncodedRequest(NamedTuple):
-    """A request, ready for the stream."""
+    """A request in serialized form."""
 
     field: str
-    """The name of the payload field, in the request and in its answer."""
+    """The name of the payload field of the request and of its answer."""
 
     message: bytes
     """The serialized EnvironmentRequest."""
 
     decode: Callable[[Buffer], Any]
-    """Decodes the serialized answer; raises as `decode_response` does."""
+    """Decodes the serialized answer; raises like `decode_response`."""
 
 
 Outgoing: TypeAlias = Request | EncodedRequest
@@ -89,11 +89,11 @@ Outgoing: TypeAlias = Request | EncodedRequest
 
 
 def encode_request(request: Request, limits: Limits = DEFAULT) -> EncodedRequest:
-    """Put a request into its envelope and serialize it.
+    """Wrap a request in its envelope and serialize it.
 
     Args:
       request: the request.
-      limits: what its answer may contain.
+      limits: the limits of its answer.
 
     Raises:
       SpecError: the message is not a request of the protocol, or is too large.
@@ -125,12 +125,12 @@ def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Re
     Args:
       message: the serialized EnvironmentResponse.
       field: the payload field of the request.
-      limits: what it may contain. Texts and details of an error beyond them are cut off.
+      limits: the limits of the answer. Text and details of an error beyond them are cut off.
 
     Raises:
       DmEnvRpcError: the answer is an error Status.
-      ProtocolError: it is not an EnvironmentResponse, is empty, answers another request, or
-        exceeds the limits.
+      ProtocolError: the message is not an EnvironmentResponse, is empty, answers another request,
+        or exceeds the limits.
     """
     large = _large_error(message, limits.error_bytes)
     if large is not None:
@@ -158,7 +158,7 @@ def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Re
 
 
 def answer_field(payload: protobuf_message.Message) -> str:
-    """Return the name of the field of an EnvironmentResponse for messages of this type.
+    """Return the name of the EnvironmentResponse field for messages of this type.
 
     Raises:
       SpecError: no field has this type.
@@ -177,24 +177,24 @@ def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
     Args:
       field: the payload field of the request.
       message: the answer.
-      cause: says which limit it is over.
+      cause: the error that names the exceeded limit.
     """
     return ProtocolError(
-        f"the answer to a {field} request ({len(message)} bytes) is over a limit: {cause}"
+        f"the answer to a {field} request ({len(message)} bytes) exceeds a limit: {cause}"
     )
 
 
 def _large_error(message: Buffer, size: int) -> status_pb2.Status | None:
     """Return the error in a large answer, cut to `size` bytes; None for other answers.
 
-    Parsed as a whole, it would be in memory several times.
+    It is cut before parsing, because the parsed error would be in memory several times.
     """
     if len(message) <= size or message[0] != _ERROR_TAG[0]:
         return None
     try:
         return _cut_error(message, size)
     except (IndexError, *DECODE_ERRORS):
-        return None  # protobuf says what is wrong.
+        return None  # protobuf reports the problem.
 
 
 def _cut_error(message: Buffer, size: int) -> status_pb2.Status | None:

@@ -1,7 +1,7 @@
-"""One hook for the requests of this process, of its clients and of its servers.
+"""One hook for the requests of this process, from its clients and to its servers.
 
-The hook is looked up when a connection is opened or a server opens a stream, and not in a step:
-without one they are made of the same classes as if this file were not there.
+The hook is looked up when a connection or a server's stream is opened, not in each step: without a
+hook, both use the same classes as if this module did not exist.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """A request that has an outcome.
+    """A completed request.
 
     Attributes:
       end: "client" if this process has sent the request, "server" if it has answered it.
       kind: the field of the request, such as "step" or "create_world"; "unknown" if a server could
-        not read it.
-      seconds: a client's from the writing of the request until its answer was read, before it is
-        decoded; a server's from the arrival of the request until there is the answer.
+        not parse it.
+      seconds: at a client, from the writing of the request until its answer was read, before
+        decoding; at a server, from the arrival of the request until the answer is ready.
       request_bytes: the size of the request, without framing.
       answer_bytes: the size of the answer; 0 if there is none.
       code: the name of the status in the answer, such as "OK" or "INVALID_ARGUMENT"; "" if there
         was no answer.
-      error: why the request failed, at a server the exception of the environment; None if it did
-        not.
-      address: of the server at a client; of the client at a server.
-      metadata: what the client has sent with the call, at a server, which may be secret; () at a
-        client.
+      error: the cause of a failure, at a server the exception of the environment; None for a
+        success.
+      address: the address of the other end.
+      metadata: at a server, the metadata that the client has sent with the call, which may be
+        secret; () at a client.
     """
 
     end: Literal["client", "server"]
@@ -53,29 +53,29 @@ class ObservedRequest:
 
 
 RequestHook: TypeAlias = Callable[[ObservedRequest], object]
-"""Is called once for each request; the result is ignored."""
+"""A function that is called once for each request; its result is ignored."""
 
 _hook: RequestHook | None = None
 _has_failed = False
 
 
 def observe_requests(hook: RequestHook | None) -> None:
-    """Call a function with each request of connections and streams that are opened from now on.
+    """Call a function with each request on connections and streams that are opened from now on.
 
-    It is called by the thread that has read the answer, or that is about to send it, and delays
-    that. Several threads may call it at once. What it raises is logged, the first time as a
-    warning, and ends no request. In a forked child, requests of the parent's connections are not
+    The thread that has read the answer, or is about to send it, calls the function and is delayed
+    by it. Several threads may call it at once. Its exceptions are logged, the first one as a
+    warning, and fail no request. In a forked child, requests of the parent's connections are not
     reported. The guide is `docs/how-to/metrics-and-traces.md`.
 
     Args:
-      hook: the function; None for no more calls. There is one for the process.
+      hook: the function; None for no further calls. A process has only one hook.
 
     Raises:
       TypeError: `hook` cannot be called.
     """
     global _hook
     if hook is not None and not callable(hook):
-        raise TypeError(f"hook is a function of an ObservedRequest, or None for none; got {hook!r}")
+        raise TypeError(f"hook must be a function of an ObservedRequest, or None, got {hook!r}")
     _hook = hook
 
 
@@ -104,8 +104,8 @@ class ObservedPipeline(Pipeline):
     """A `Pipeline` that reports its requests to a hook.
 
     Args:
-      address: how error messages name the server.
-      hook: receives the reports. `push` is called with a lock, and one thread at a time
+      address: the name of the server in error messages.
+      hook: receives the reports. The caller holds a lock for `push`, and only one thread at a time
         reads.
     """
 
@@ -113,8 +113,8 @@ class ObservedPipeline(Pipeline):
         super().__init__(address)
         self._hook = hook
         self._pid = os.getpid()
-        # The thread that takes a request out reports it: the one that reads, or one that poisons
-        # the pipeline meanwhile.
+        # Removing a request entitles a thread to report it: either the reading thread, or one that
+        # poisons the pipeline meanwhile.
         self._began: dict[Pending, float] = {}
 
     def push(self, pendings: Iterable[Pending]) -> list[bytes]:
@@ -126,7 +126,7 @@ class ObservedPipeline(Pipeline):
         return messages
 
     def begin(self, pending: Pending) -> bool:
-        # Before that: another thread may poison the pipeline, and report what has begun.
+        # Stored first: another thread may poison the pipeline, and reports only stored requests.
         self._began[pending] = time.perf_counter()
         has_begun = super().begin(pending)
         if not has_begun:
@@ -145,7 +145,7 @@ class ObservedPipeline(Pipeline):
     def poison(self, cause: BaseException) -> list[Pending]:
         at = time.perf_counter()
         woken = super().poison(cause)
-        # A forked child has a copy of what the parent waits for, and of locks that the hook takes.
+        # A forked child has copies of the parent's pending requests, and of locks used by the hook.
         if os.getpid() == self._pid:
             for pending in woken:
                 self._ended(pending, at, 0)

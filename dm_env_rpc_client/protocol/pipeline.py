@@ -1,14 +1,13 @@
-"""The pending requests of one stream, and whether answers can still be assigned to them.
+"""The pending requests of one stream, matched with their answers.
 
-Answers carry no id: the n-th answer belongs to the n-th request, and nothing else relates
-them ("Streaming" in the protocol overview). So there is one FIFO. As soon as it is not certain
-which request an answer belongs to, the pipeline is poisoned: every pending request fails with
-the first cause chained, and so does every later one. An error Status is an ordinary answer and
-fails only its own request.
+Answers carry no id: the n-th answer belongs to the n-th request, and nothing else relates them
+("Streaming" in the protocol overview). So there is one FIFO. As soon as the match is uncertain, the
+pipeline is poisoned: every pending request fails with the first cause chained, and so does every
+later one. An error Status is an ordinary answer and fails only its own request.
 
-No I/O and no locks here. The shells (`client/connection.py`, `client/async_pipeline.py`)
-write requests in the order in which they push them, pass answers to `Pipeline.answer` in the
-order in which they read them, and wake the waiters after they have released their locks.
+There is no I/O and no lock here. The shells (`client/connection.py`, `client/async_pipeline.py`)
+write requests in the order in which they push them, pass answers to `Pipeline.answer` in the order
+in which they read them, and wake the waiters after releasing their locks.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 MAX_REQUESTS_IN_FLIGHT = 1024
-"""The maximum number of pending requests. Further ones wait, so that answers never fill the
-buffers to the point where the peer stops reading."""
+"""The maximum number of pending requests. Further requests wait; otherwise answers could fill the
+buffers until the peer stops reading."""
 
 MAX_BYTES_IN_FLIGHT = 64 << 20
-"""The maximum total size of pending requests. A larger request is sent when no other is pending."""
+"""The maximum total size of pending requests. A larger request is sent if no other is pending."""
 
 
 class Pending:
@@ -44,17 +43,17 @@ class Pending:
     Args:
       encoded: the request.
       interpret: makes the result from the answer's payload. It is called in the order of the
-        answers, before the next answer is processed. An error that it raises is the outcome of
+        answers, before the next answer is processed. An exception raised by it is the outcome of
         this request only and does not affect the stream.
-      deadline: when the answer is due, in the shell's clock; None for no limit.
+      deadline: the time at which the answer is due, in the shell's clock; None for no limit.
       lifecycle: receives the answer; None for none.
-      request: the message, for `lifecycle`; None for one that was encoded by the caller.
+      request: the message, for `lifecycle`; None if the caller has encoded it.
 
     Attributes:
       is_sent: whether the request may have been written.
       outcome: the result and the error, one of which is None; None while the request is pending.
-        One attribute, so that two threads that finish it at once cannot mix their halves.
-      waiters: called once, without locks, when the outcome is known.
+        A single attribute, so that two threads finishing the request cannot mix their halves.
+      waiters: called once, without locks, after the outcome is set.
     """
 
     __slots__ = ("deadline", "decode", "field", "interpret", "is_sent", "lifecycle", "message",
@@ -73,7 +72,7 @@ class Pending:
         self.message = encoded.message
         self.size = len(encoded.message)
         self.interpret = interpret
-        # Not the connection: a pending request must not keep one alive that nothing else refers to.
+        # Not the connection, which a pending request must not keep alive.
         self.lifecycle = lifecycle
         self.request = request
         self.deadline = deadline
@@ -90,7 +89,7 @@ class Pending:
         deadline: float | None = None,
         limits: Limits | None = None,
     ) -> Pending:
-        """Make a pending request whose answer updates `lifecycle` and is within `limits`."""
+        """Create a pending request whose answer updates `lifecycle` and is within `limits`."""
         if isinstance(request, envelopes.EncodedRequest):
             return cls(request, interpret, deadline, lifecycle)
         encoded = envelopes.encode_request(request, limits or DEFAULT)
@@ -98,7 +97,7 @@ class Pending:
 
     @classmethod
     def failed(cls, encoded: envelopes.EncodedRequest, error: BaseException) -> Pending:
-        """Build the pending request for a request that failed before it was sent."""
+        """Create the finished request for an error that occurred before sending."""
         pending = cls(encoded)
         pending.finish(None, error)
         return pending
@@ -107,12 +106,12 @@ class Pending:
         """Set the outcome; later calls are ignored."""
         if self.outcome is None:
             self.outcome = (result, error)
-            # It may refer to the adaptor that sent the request, which may be unused by now.
+            # Dropped: they may refer to the sending adaptor, which may be unused by now.
             self.interpret = self.request = None
 
     @property
     def error(self) -> BaseException | None:
-        """The error that is the outcome; None if there is none, or no outcome yet."""
+        """The error if the request has failed; None if it has succeeded or is pending."""
         return None if self.outcome is None else self.outcome[1]
 
     def wake(self) -> None:
@@ -121,7 +120,7 @@ class Pending:
             try:
                 waiter = self.waiters.pop()
             except IndexError:
-                return  # Another thread took the last one meanwhile.
+                return  # Another thread has popped the last waiter meanwhile.
             waiter()
 
     def result(self) -> Any:
@@ -137,14 +136,13 @@ class Pipeline:
     """The FIFO of pending requests of one stream.
 
     Args:
-      address: how error messages name the server.
+      address: the name of the server in error messages.
 
     Attributes:
       poisoned_by: the first error that made the stream unusable; None while it is usable.
       server_end: how the server ended, if the shell knows it.
       fifo: the pending requests, oldest first.
-      answered: the request whose answer was read last, until the shell has woken its waiters; None
-        otherwise.
+      answered: the request answered last, until the shell has woken its waiters; None otherwise.
     """
 
     def __init__(self, address: str):
@@ -154,7 +152,7 @@ class Pipeline:
         self.server_end: LaunchError | None = None
         self.fifo: collections.deque[Pending] = collections.deque()
         self.answered: Pending | None = None
-        # Two counters, so that each has one writer: the sending and the reading thread.
+        # Two counters, so that each has a single writer: the sending and the reading thread.
         self._bytes_pushed = 0
         self._bytes_retired = 0
 
@@ -162,7 +160,7 @@ class Pipeline:
         return len(self.fifo)
 
     def has_room(self, size: int) -> bool:
-        """Whether a request of `size` bytes may be pushed."""
+        """Whether a request of `size` bytes fits within the limits."""
         if not self.fifo:
             return True
         in_flight = self._bytes_pushed - self._bytes_retired
@@ -170,7 +168,7 @@ class Pipeline:
 
     @property
     def oldest(self) -> Pending | None:
-        """The request that the next answer belongs to."""
+        """The request that the next answer belongs to; None if none is pending."""
         return self.fifo[0] if self.fifo else None
 
     def check_usable(self) -> None:
@@ -179,10 +177,10 @@ class Pipeline:
             raise self._consequence() from self.poisoned_by
 
     def push(self, pendings: Iterable[Pending]) -> list[bytes]:
-        """Add as many requests as fit.
+        """Add requests while they fit.
 
         Returns:
-          The messages of those that were added, which are to be written now.
+          The messages of the added requests, to be written now.
 
         Raises:
           ConnectionLostError, ConnectionClosedError: the pipeline is poisoned.
@@ -202,10 +200,10 @@ class Pipeline:
         return messages
 
     def begin(self, pending: Pending) -> bool:
-        """`push` for a request that is sent while no other is pending; False if one is.
+        """Add a request like `push`, but only if no other is pending; return whether it was added.
 
-        No lock: the thread that poisons the pipeline also ends the stream, and the thread that
-        waits for the answer sees that.
+        No lock is needed: a thread that poisons the pipeline also ends the stream, which the thread
+        waiting for the answer notices.
         """
         if self.fifo or self.poisoned_by is not None:
             return False
@@ -218,25 +216,25 @@ class Pipeline:
     def answer(self, message: envelopes.Buffer) -> Pending:
         """Match an answer with its request.
 
-        The request is not pending any more before its answer is interpreted: what interprets it
-        may send another request and wait for that.
+        The request leaves the FIFO before its answer is interpreted, since `interpret` may send
+        another request and wait for it.
 
         Returns:
-          The request, done; the caller wakes its waiters, and sets `answered` to None.
+          The finished request; the caller wakes its waiters, and sets `answered` to None.
 
         Raises:
           ProtocolError: no request is pending, or the answer does not match the oldest one. The
-            caller poisons the pipeline; the request is one of those that are woken then, with
-            this error as its own.
+            caller then poisons the pipeline; the request, with this error as its own, is among
+            those that `poison` returns.
         """
         fifo = self.fifo
         try:
-            # Noted before it is removed, so that it is woken after an interrupt. There is no lock:
-            # one thread reads, others add requests, or remove all of them if they poison.
+            # Stored before removal, so that its waiters are woken even after an interrupt. No lock:
+            # one thread reads, others only add requests, or remove all of them by poisoning.
             pending = self.answered = fifo[0]
             fifo.popleft()
         except IndexError:
-            # The answer to a request that failed with the pipeline is not the server's fault.
+            # Not the server's fault if it answers a request that failed with the pipeline.
             self.check_usable()
             self._answered_wrongly = True
             raise ProtocolError(
@@ -262,17 +260,17 @@ class Pipeline:
                 # The answer is of the right kind, so the order holds; only its content is bad.
                 pending.finish(None, error)
             else:
-                if pending.outcome is None:  # `finish`, without the call.
+                if pending.outcome is None:  # Like `finish`, without the call.
                     pending.outcome = (result, None)
                     pending.interpret = pending.request = None
         return pending
 
     def poison(self, cause: BaseException) -> list[Pending]:
-        """Make the pipeline unusable for good; only the first cause is kept.
+        """Make the pipeline permanently unusable; only the first cause is kept.
 
         Returns:
-          The requests whose waiters the caller wakes: `answered`, since an interrupt may have come
-          before that, and those that were pending, failed now.
+          The requests whose waiters the caller must wake: `answered`, in case an interrupt has
+          prevented that, and all pending requests, which have failed now.
         """
         if self.poisoned_by is None:
             self.poisoned_by = cause
@@ -283,22 +281,22 @@ class Pipeline:
         return woken
 
     def fail(self, pending: Pending) -> None:
-        """Fail a request of a poisoned pipeline; do nothing to one that is done."""
+        """Fail a request of a poisoned pipeline; finished requests are unchanged."""
         if pending.outcome is None:
             error = self._consequence(f"waiting for the answer to a {pending.field} request")
             error.__cause__ = self.poisoned_by
             pending.finish(None, error)
 
     def is_interrupted(self, error: BaseException, pendings: Iterable[Pending] | None) -> bool:
-        """Whether an error has ended the wait for a request that was sent, and is not its outcome.
+        """Whether an error ended the wait for a sent request without being its outcome.
 
-        A signal's handler has raised it, or the coroutine was cancelled. The answer is lost, even
-        if it has arrived: the next step would skip one without an error. So the shell poisons the
-        pipeline. One that is poisoned already has nothing left to lose.
+        A signal handler has raised it, or the coroutine was cancelled. The answer is lost, even if
+        it has arrived: the next step would silently skip one. So the shell poisons the pipeline,
+        unless it is already poisoned and has nothing left to lose.
 
         Args:
-          error: the error that ended the wait, or prevented it.
-          pendings: the requests; None if it is known that an answer is lost.
+          error: the error that ended or prevented the wait.
+          pendings: the requests; None if an answer is known to be lost.
         """
         if self.poisoned_by is not None:
             return False
@@ -325,7 +323,7 @@ class Pipeline:
             text = f"{where} was lost{while_waiting}: {cause.message}"
             return ConnectionLostError(text, cause.code, self.server_end)
         if isinstance(cause, ProtocolError) and not self._answered_wrongly:
-            # The stream has ended, or was never one: that says it all.
+            # The stream has ended or was invalid, and the cause says so itself.
             return ConnectionLostError(str(cause), server_end=self.server_end)
         reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
         return ConnectionLostError(

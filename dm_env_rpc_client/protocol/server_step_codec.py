@@ -1,9 +1,9 @@
 """Steps of one agent as bytes, on the server: the mirror image of `step_codec`.
 
-A StepRequest in the usual form is read without messages, a StepResponse is joined from what the
-specs say and the memory of the arrays, which is copied once. Requests repeat: most agents act with
-a few integers and always request the same observations. So the requests that hold only scalars are
-known by their bytes.
+A StepRequest in the usual form is read without protobuf messages. A StepResponse is joined from
+parts that follow from the specs and the memory of the arrays, which is copied once. Requests
+repeat: most agents act with a few integers and always request the same observations. Therefore
+requests that contain only scalars are cached by their bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STATES = {
 
 _MAX_KNOWN_BYTES = 128
 _MAX_KNOWN = 1024
-"""Requests of up to so many bytes are known, and so many of them."""
+"""The maximum size of a cached request, and the maximum number of them."""
 
 
 _MAX_FORMS, _MAX_KNOWN_TEXT = 64, 64
@@ -49,7 +49,7 @@ class StepAsked(NamedTuple):
     """Actions by name: the result of `SpecManager.unpack`."""
 
     requested: tuple[str, ...]
-    """The names of the observations, each once, in the order in which they were requested."""
+    """The names of the requested observations, each once, in the order of the request."""
 
 
 class _Form:
@@ -59,13 +59,13 @@ class _Form:
     with an image of 28 KB in 2.4 instead of 3.8.
 
     Args:
-      fields: for each observation, what returns its elements, and what stands before and after
-        them.
-      size: of the answer without its envelope.
+      fields: for each observation, a function that returns its elements, and the bytes before and
+        after them.
+      size: the size of the answer without its envelope.
 
     Attributes:
-      heads: what stands before the first elements, by the state.
-      fields: for each observation, what returns its elements, and what stands after them.
+      heads: the bytes before the first elements, by state.
+      fields: for each observation, a function that returns its elements, and the bytes after them.
     """
 
     def __init__(self, fields: list[tuple[Callable[[Any], Any], bytes, bytes]], size: int):
@@ -80,19 +80,19 @@ class _Form:
     def of(
         cls, writers: list[EntryWriter], values: Iterable[Any], parts: list[Buffer]
     ) -> _Form | None:
-        """Return the form of an answer; None if one of its observations may change its size.
+        """Return the form of an answer; None if an observation may change its size.
 
         Args:
-          writers: of the observations.
-          values: of the observations. The answers of a form have the same texts.
-          parts: of the answer.
+          writers: the writers of the observations.
+          values: the observations. All answers of a form have the same texts.
+          parts: the parts of the answer.
         """
         fields: list[tuple[Callable[[Any], Any], bytes, bytes]] = []
         for writer, value in zip(writers, values, strict=True):
             if writer.around is not None:
                 fields.append((writer.elements, *writer.around))
             elif type(value) is str:
-                # Nothing stands between its parts.
+                # A text is a constant of the form, so there is nothing to insert but "".
                 fields.append(({value: b""}.__getitem__, b"".join(writer.write(value)), b""))
             else:
                 return None
@@ -100,15 +100,15 @@ class _Form:
 
 
 class ServerStepCodec:
-    """Decodes StepRequests and encodes StepResponses.
+    """A decoder of StepRequests and encoder of StepResponses.
 
     Args:
       actions: the specs of all actions.
       observations: the specs of all observations.
-      limits: what a request may contain.
+      limits: the limits of a request.
 
     Attributes:
-      known: requests that were decoded before, and what `decode` returns for them.
+      known: the contents of requests that were decoded before, by their bytes.
     """
 
     def __init__(self, actions: SpecManager, observations: SpecManager, limits: Limits):
@@ -125,8 +125,8 @@ class ServerStepCodec:
             for field in map(observations.field, observations.names())
             if field.shape == () and field.codec.dtype.kind == "O"
         ]
-        # By the names of the observations and the texts among them; None for answers that change
-        # their size.
+        # By the names of the observations and the texts among them; None for answers whose size may
+        # change.
         self._forms: dict[tuple[Any, ...], _Form | None] = {}
         self.known: dict[bytes, StepAsked] = {}
         self._known_requested: dict[bytes, tuple[str, ...]] = {}
@@ -152,10 +152,10 @@ class ServerStepCodec:
             asked is not None
             and len(message) <= _MAX_KNOWN_BYTES
             and len(self.known) < _MAX_KNOWN
-            # Arrays belong to whom they are given to.
+            # Not arrays: the receiver owns them and may change them.
             and all(type(value) is not np.ndarray for value in asked.actions.values())
         ):
-            # The actions are given to the world, which must not change those of later steps.
+            # Read-only, because the world must not change the actions of later steps.
             asked = StepAsked(MappingProxyType(asked.actions), asked.requested)
             self.known[message] = asked
         return asked
@@ -172,12 +172,12 @@ class ServerStepCodec:
         """
         key: tuple[Any, ...] = tuple(observations)
         for name in self._texts:
-            # They are often the same, such as the infos of an environment that has none.
+            # Texts are often the same, such as the infos of an environment without infos.
             key = (key, observations.get(name))
         try:
             form = self._forms.get(key)
         except TypeError:
-            form = None  # What is no text is refused by its writer.
+            form = None  # A value that is not text is rejected by its writer.
         if form is not None:
             parts: list[Buffer] = [form.heads[state]]
             for value, (elements, after) in zip(observations.values(), form.fields, strict=True):
@@ -199,7 +199,7 @@ class ServerStepCodec:
         return b"".join(parts)
 
     def _may_know(self, key: tuple[Any, ...], observations: Mapping[str, Any]) -> bool:
-        """Whether the form of answers with such texts may be remembered."""
+        """Whether the form of an answer with these texts may be cached."""
         texts = [observations[name] for name in self._texts if name in observations]
         is_short = all(type(text) is str and len(text) <= _MAX_KNOWN_TEXT for text in texts)
         return is_short and key not in self._forms
@@ -242,7 +242,7 @@ class ServerStepCodec:
         return StepAsked(actions, requested)
 
     def _read_requested(self, packed: bytes) -> tuple[str, ...] | None:
-        """Return the names for a packed list of UIDs; None if one is unknown."""
+        """Return the observation names for a packed list of UIDs; None if one is unknown."""
         names = self._known_requested.get(packed)
         if names is not None:
             return names

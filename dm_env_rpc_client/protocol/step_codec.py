@@ -1,15 +1,15 @@
 """Steps of one agent as bytes: the hot path.
 
 Almost everything in a step follows from the specs: UIDs, tags, lengths, shapes, the requested
-observations. These parts are serialized once, when the specs arrive. A StepRequest is then
-joined from them and the elements of its actions. In a StepResponse the known parts are compared
-with the received bytes, and large arrays are views of the memory into which the transport has
-read the message. Their elements have been copied only once then, out of the socket.
+observations. These parts are serialized once, when the specs arrive. A StepRequest is then joined
+from them and the elements of its actions. In a StepResponse the known parts are compared with the
+received bytes, and large arrays are views of the memory into which the transport has read the
+message. Their elements are copied only once, out of the socket.
 
-The reader knows the one form in which every protobuf library writes such a message: fields in
-order, elements packed, shapes complete. Every other legal form (elements one by one, open
-shapes, one element for all, fields in several parts, unknown fields) and every invalid message
-goes through protobuf and `SpecManager.unpack`, which report what is wrong.
+The reader handles the form in which every protobuf library writes such a message: fields in order,
+elements packed, shapes complete. Every other legal form (elements one by one, open shapes, one
+element for all, fields in several parts, unknown fields) and every invalid message goes through
+protobuf and `SpecManager.unpack`, which report errors.
 
 Speed relative to the reference package (`python -m tests.benchmarks --only codec`): float32
 84x84x4 decode 168x to 200x, encode 58x to 65x; scalars decode 1.8x to 4x, encode 1.2x to 5x.
@@ -56,39 +56,39 @@ _ACTION = b"\x0a"
 _REQUESTED = b"\x12"
 
 _LARGE_BYTES = 1 << 14
-"""Messages above this are received into memory that is not cleared first."""
+"""Larger messages are received into memory that is not cleared first."""
 
 _ALIGNMENT = 16
 
 _MAX_LAYOUTS = 8
-"""Sizes of answers whose layouts are remembered."""
+"""The maximum number of cached layouts, one for each size of an answer."""
 
 _MAX_KNOWN_REQUESTS = 1024
-"""Requests with one integer action that are remembered."""
+"""The maximum number of cached requests with one integer action."""
 
 
 def answer_memory(size: int) -> memoryview:
-    """Return memory for a message, in which the elements of one large observation are aligned.
+    """Allocate memory for a message, so that the elements of one large observation are aligned.
 
     Args:
-      size: bytes of the message.
+      size: the size of the message in bytes.
     """
     if size <= _LARGE_BYTES:
         return memoryview(bytearray(size))
-    # NumPy's memory is aligned, not cleared, and of large pages. Before the elements come five
-    # lengths, each behind its tag, a state and a UID of one byte.
+    # NumPy's memory is aligned, not cleared, and in large pages. The elements are preceded by five
+    # lengths, each after its tag, a state and a UID of one byte.
     start = -(5 * (1 + (size.bit_length() + 6) // 7) + 4) % _ALIGNMENT
     return np.empty(size + start, np.uint8)[start:].data
 
 
 class StepCodec:
-    """Encodes actions as StepRequests and decodes observations from StepResponses.
+    """An encoder of actions as StepRequests and decoder of observations from StepResponses.
 
     Args:
       actions: the specs of all actions.
       observations: the specs of all observations.
       requested: the UIDs of the observations to request.
-      limits: what an answer may contain.
+      limits: the limits of an answer.
 
     Attributes:
       answer_bytes: an estimate of the size of an answer, from the specs.
@@ -119,7 +119,7 @@ class StepCodec:
         self._fields = fields
         self._layouts: dict[int, StepLayout] = {}
         self._readers = FieldReaders(fields, dm_env_rpc_pb2.EnvironmentResponse, limits)
-        # Parts that were not asked for take no memory, but time.
+        # Parts that were not requested take time, though no memory.
         self._max_others = limits.specs + len(fields)
         self.answer_bytes = sum(memory_of(observations.field(name)) for name in self._names)
         uids = b"".join(map(varint, requested))
@@ -129,7 +129,7 @@ class StepCodec:
         """Return the encoded request of a step.
 
         Args:
-          action: values by name, flat or nested; any of them may be left out.
+          action: values by name, flat or nested; names may be omitted.
 
         Raises:
           SpecError: an action does not conform to its spec; see `SpecManager.pack`.
@@ -157,7 +157,8 @@ class StepCodec:
         parts[0] = b"\x1a" + varint(size)
         if size + len(parts[0]) > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"the actions take {size} bytes together; a message holds {MAX_MESSAGE_BYTES}"
+                f"the actions take {size} bytes together; a message holds at most "
+                f"{MAX_MESSAGE_BYTES}"
             )
         request = EncodedRequest(_STEP, b"".join(parts), self.decode)
         if single is not None and len(self._known_requests) < _MAX_KNOWN_REQUESTS:
@@ -172,8 +173,8 @@ class StepCodec:
             its memory if it is writable.
 
         Returns:
-          What `interpret` takes: the contents; or what is known to be a good answer, not read yet;
-          or the StepResponse, if it is not in the usual form.
+          The argument for `interpret`: the contents; an unread answer that is known to be valid; or
+          the StepResponse, if it is not in the usual form.
 
         Raises:
           DmEnvRpcError, ProtocolError: as `envelopes.decode_response`.
@@ -185,7 +186,7 @@ class StepCodec:
                 return taken
         try:
             answer = self._scan(message)
-        except IndexError:  # The message ends in the middle of a field.
+        except IndexError:  # The message ends within a field.
             answer = None
         if answer is not None:
             return answer
@@ -211,7 +212,7 @@ class StepCodec:
         for uid, name in zip(self._requested, self._names, strict=True):
             if uid not in received:
                 raise ProtocolError(
-                    f"the server left out observation {name!r} (uid {uid}), which was requested"
+                    f"the server did not send the requested observation {name!r} (uid {uid})"
                 )
             requested[uid] = received[uid]
         try:
@@ -231,7 +232,7 @@ class StepCodec:
         while i < total:
             tag = message[i]
             if tag == _OBSERVATION:
-                # `read_entry`, without the call: 0.3 us of a step.
+                # Like `read_entry`, without the call: 0.3 us of a step.
                 size = message[i + 1]
                 i += 2
                 if size > 0x7F:
@@ -282,10 +283,10 @@ class StepCodec:
         return StepAnswer(state, dict(zip(self._names, values, strict=True)))
 
     def _begin(self, message: Buffer) -> int:
-        """Begin to decode an answer; return where its fields begin.
+        """Begin to decode an answer; return the position of its first field.
 
         Raises:
-          IndexError: it is no StepResponse in the usual form.
+          IndexError: the message is not a StepResponse in the usual form.
         """
         size, i = read_varint(message, 1)
         if message[0] != _ENVELOPE_STEP or i + size != len(message):
@@ -297,6 +298,6 @@ class StepCodec:
         return i
 
     def _learn(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]) -> None:
-        """Remember the layout of an answer, if answers of its size have one."""
+        """Cache the layout of an answer, if answers of its size can have one."""
         if StepLayout.fits(entries):
             self._layouts[len(message)] = StepLayout(message, state_at, entries)

@@ -1,11 +1,11 @@
-"""Tensors in the messages of a step, as bytes: how each action or observation is read and written.
+"""Tensors in the messages of a step, as bytes: reading and writing each action or observation.
 
-The one table for both ends: a client writes actions and reads observations, a server reads actions
-and writes observations. What follows from the spec of a field is worked out when its reader or
-writer is made.
+Both ends use this table: a client writes actions and reads observations, a server reads actions and
+writes observations. Everything that follows from a field's spec is computed when its reader or
+writer is created.
 
-The readers know the one form in which every protobuf library writes such a tensor: fields in
-order, elements packed, shapes complete. For every other legal form they return `MISSING`.
+The readers handle the form in which every protobuf library writes such a tensor: fields in order,
+elements packed, shapes complete. For any other legal form they return `MISSING`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ KEY = 0x08
 VALUE = 0x12
 
 _MAX_KNOWN_INTEGERS = 1024
-"""The number of encoded values that are cached for each integer without dimensions."""
+"""The maximum number of cached values for each integer field without dimensions."""
 
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_LENGTH = 16, 64
-"""The number of cached texts for each scalar string, and their maximum length."""
+"""The maximum number of cached texts for each scalar string field, and their maximum length."""
 
 
 Reader: TypeAlias = Callable[[Buffer, int, int], Any]
-"""Decodes a Tensor from message[start:end]; `MISSING` if it is not in the usual form."""
+"""Decodes a Tensor from message[start:end]; returns `MISSING` if it is in an unusual form."""
 
-_NUMPY = (np.ndarray, np.generic)  # Made once: 75 ns of each step with a NumPy integer.
+_NUMPY = (np.ndarray, np.generic)  # A constant: saves 75 ns in each step with a NumPy integer.
 
 
 class _Missing:
-    """A marker: no tensor has this value."""
+    """A marker that no tensor has as its value."""
 
 
 MISSING = _Missing()
@@ -54,13 +54,13 @@ MISSING = _Missing()
 
 
 class EntryWriter:
-    """Encodes the entry of one field in the map of a message.
+    """An encoder of one field's entry in the map of a message.
 
     Args:
       field: the action or observation.
       tag: the tag of the map.
-      check_range: whether values out of range are refused, as for actions. Observations out of
-        range are information for the agent.
+      check_range: whether to reject values out of range, as for actions. Observations out of range
+        are information for the agent.
     """
 
     def __init__(self, field: TensorField, tag: bytes, check_range: bool):
@@ -76,13 +76,13 @@ class EntryWriter:
         size = _product(field.shape) * field.codec.dtype.itemsize
         if self._fixed_shape is not None and field.codec.is_block and size:
             self._around = self._around_block(size, self._fixed_shape)
-        # Whether an array that conforms is in memory as in a message, and has nothing to check.
+        # Whether a conforming array has the same bytes as the message, and needs no checks.
         self._is_memory = (
             not check_range
             and field.codec.dtype.kind != "b"
             and (sys.byteorder == "little" or field.codec.dtype.itemsize == 1)
         )
-        # A scalar such as a reward, of which nothing has to be checked.
+        # Fast path for a float scalar without checks, such as a reward.
         self._pack_float = None
         if field.shape == () and field.codec.dtype.kind == "f" and not check_range:
             self._pack_float = struct.Struct("<f" if field.codec.dtype.itemsize == 4 else "<d").pack
@@ -93,7 +93,7 @@ class EntryWriter:
         return self._around
 
     def elements(self, value: Any) -> Any:
-        """Return the separators of the parts of `around`, for `bytes.join`.
+        """Return the bytes of the elements, to be inserted between the parts of `around`.
 
         Raises:
           SpecError: as `write`.
@@ -110,16 +110,16 @@ class EntryWriter:
             try:
                 return self._pack_float(value)
             except OverflowError:
-                pass  # `conform` says so.
+                pass  # `conform` raises the error.
         return self._codec.memory(self._field.conform(value, self._check_range))
 
     @staticmethod
     def takes_integer(field: TensorField) -> bool:
-        """Whether the values of a field are integers without dimensions."""
+        """Whether a field's values are integers without dimensions."""
         return field.shape == () and field.codec.dtype.kind in "iu"
 
     def write(self, value: Any) -> tuple[Buffer, ...]:
-        """Return the parts of the entry; a large array is one of them as it is.
+        """Return the parts of the entry; a large array is one of them, without a copy.
 
         Raises:
           SpecError: the value does not conform to the spec.
@@ -130,7 +130,7 @@ class EntryWriter:
             known = as_integer(value)
         elif self._around is not None:
             elements = self.elements(value)
-            if type(elements) is np.ndarray:  # Its length is to be that in bytes.
+            if type(elements) is np.ndarray:  # As a view whose length is its size in bytes.
                 elements = self._codec.memory(elements)
             return self._around[0], elements, self._around[1]
         elif type(value) is str and len(value) <= _MAX_KNOWN_LENGTH:
@@ -174,7 +174,7 @@ class EntryWriter:
 
 
 def as_integer(value: Any) -> int | None:
-    """Return an integer of Python or NumPy as the former; None for any other value."""
+    """Return a Python or NumPy integer as a Python integer; None for any other value."""
     if type(value) is int:
         return value
     if isinstance(value, _NUMPY) and value.ndim == 0 and value.dtype.kind in "iu":
@@ -184,16 +184,16 @@ def as_integer(value: Any) -> int | None:
 
 
 class FieldReaders:
-    """A reader of the tensors in some fields.
+    """Readers of the tensors in some fields.
 
     Args:
       fields: the actions or observations.
-      message_class: what they are received in, for the check of its size in memory.
-      limits: what a message may contain.
+      message_class: the type of the messages that contain them, to check their size in memory.
+      limits: the limits of a message.
 
     Attributes:
       by_uid: for each UID, the index of the field and its reader, which decodes a Tensor from
-        message[start:end] and returns `MISSING` if it is not in the usual form.
+        message[start:end] and returns `MISSING` if it is in an unusual form.
     """
 
     def __init__(
@@ -204,9 +204,9 @@ class FieldReaders:
     ):
         self._message_class = message_class
         self._limits = limits
-        # Several threads may read, each a message of its own.
+        # Several threads may read, each its own message.
         self._reading = threading.local()
-        # All integers that are stored as varints, if each of them took no bytes in a message.
+        # The size of all varint integers in memory, as if they took no bytes in the message.
         expanded = sum(memory_of(field) for field in fields if _is_varint(field))
         is_bounded = expanded <= limits.expanded_bytes
         self._has_budget = any(
@@ -218,10 +218,10 @@ class FieldReaders:
         }
 
     def begin(self, message: Buffer) -> None:
-        """Begin a message, whose strings, messages and open shapes share a budget.
+        """Begin a message, whose strings, messages and open shapes share one budget.
 
         Raises:
-          SpecError: they would take too much memory.
+          SpecError: these parts would take too much memory.
         """
         if self._has_budget:
             bounded_parsing.check(self._message_class, message, Budget(self._limits), "the message")
@@ -235,7 +235,7 @@ class FieldReaders:
         return _varint_reader(field) if is_bounded else self._generic_reader(field)
 
     def _generic_reader(self, field: TensorField) -> Reader:
-        """For strings, messages, variable shapes, and more integers than are allowed at once."""
+        """Return a reader for strings, messages, variable shapes, or integers over the limit."""
 
         def read(message: Buffer, start: int, end: int) -> Any:
             try:
@@ -250,17 +250,16 @@ class FieldReaders:
 def read_entry(message: Buffer, i: int, end: int) -> tuple[int, int, int]:
     """Read the beginning of an entry of a map from UIDs to Tensors.
 
-    Args:
-      message: holds it.
-      i: where its length is, behind its tag.
-      end: where the message ends.
+      message: the message.
+      i: the position of the entry's length, after its tag.
+      end: the end of the message.
 
     Returns:
-      The UID, where the Tensor begins, and where it ends, with the entry. The end is -1 if the
-      entry is not in the usual form.
+      The UID, the beginning of the Tensor, and the common end of Tensor and entry. The end is -1 if
+      the entry is not in the usual form.
 
     Raises:
-      IndexError: the message ends in it.
+      IndexError: the message ends within the entry.
     """
     size = message[i]
     i += 1
@@ -291,21 +290,21 @@ def _is_varint(field: TensorField) -> bool:
 
 
 def elements_in(field: TensorField, end: int) -> tuple[int, int]:
-    """Return where the elements of a block are in a message in which its Tensor ends at `end`.
+    """Return the position of a block's elements in a message whose Tensor ends at `end`.
 
     Args:
-      field: of a fixed shape, with elements that are stored as in memory.
-      end: where the Tensor ends.
+      field: a field of a fixed shape, whose elements are stored as in memory.
+      end: the end of the Tensor.
 
     Returns:
-      Where they begin, and their size in bytes.
+      The beginning of the elements, and their size in bytes.
     """
     size = _product(field.shape) * field.codec.dtype.itemsize
     return end - len(_encode_shape(field.shape)) - size, size
 
 
 def _block_reader(field: TensorField) -> Reader:
-    """For a fixed shape and elements that are stored in the message as in memory."""
+    """Return a reader for a fixed shape and elements stored as in memory."""
     codec, shape = field.codec, field.shape
     size = _product(shape) * codec.dtype.itemsize
     elements = b"\x0a" + varint(size) if size else b""
@@ -338,7 +337,7 @@ def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
     def read(message: Buffer, block: int) -> Any:
         array = np.frombuffer(message, dtype, count, block) if count else np.empty(0, dtype)
         if is_bool:
-            # A bool of more than one byte, or with the value 2, is legal too.
+            # A bool of more than one byte, or with the value 2, is legal, too.
             if count and array.max() > 1:
                 return MISSING
             array = array.view(np.bool_)
@@ -355,7 +354,7 @@ def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
 
 
 def _varint_reader(field: TensorField) -> Reader:
-    """For a fixed shape and integers that are stored as varints."""
+    """Return a reader for a fixed shape and integers stored as varints."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     tag = codec.tag[0]
@@ -382,7 +381,7 @@ def _varint_reader(field: TensorField) -> Reader:
             and size == head_size + count
             and (payload.isascii())
         ):
-            # All varints have one byte: int64 84x84 is 1.4x as fast as through protobuf.
+            # Only one-byte varints: for int64 84x84, 1.4x as fast as through protobuf.
             array = np.frombuffer(payload, np.uint8, count, head_size).astype(codec.dtype)
         else:
             try:
@@ -402,7 +401,7 @@ def _encode_shape(shape: Sequence[int]) -> bytes:
 
 
 def memory_of(field: TensorField) -> int:
-    """Return about how many bytes a value takes."""
+    """Return the approximate size of a value in bytes."""
     return _product([max(length, 1) for length in field.shape]) * field.codec.dtype.itemsize
 
 

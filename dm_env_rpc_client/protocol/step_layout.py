@@ -1,15 +1,14 @@
-"""Answers that differ only in their elements: read by one `struct.unpack`, not field by field.
+"""Answers that differ only in their elements, read with one `struct.unpack` instead of by field.
 
-The answers of a server to the steps of one agent have the same fields in the same order, and unless
-there are changing strings, large integers or variable shapes among them, each element is always in
-the same place. So the first answer of a size is read field by field, and what lies between its
-elements is remembered; in later answers of that size it is compared. A reward, a discount and an
-observation are decoded in 2.9 instead of 6.2 us if that has one element, and in 2.8 instead of 6.9
-if it is an image.
+A server's answers to the steps of one agent have the same fields in the same order, and unless they
+contain changing strings, large integers or variable shapes, each element is always in the same
+place. So the first answer of a size is read field by field, and the bytes between its elements are
+stored; later answers of that size are compared with them. A reward, a discount and an observation
+are decoded in 2.9 instead of 6.2 us if the observation has one element, and in 2.8 instead of 6.9
+us if it is an image.
 
-After the comparison there is nothing left that could be wrong with most answers, so their elements
-are read only when they are asked for (`UnreadStep`), or those of many answers together
-(`timesteps.py`).
+For most answers the comparison leaves nothing that could be wrong, so their elements are read only
+on demand (`UnreadStep`), or for many answers together (`timesteps.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dm_env_rpc_client.protocol.step_fields import MISSING, Reader, elements_in,
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _MAX_TEXT = 1 << 10
-"""The longest string that is remembered as a part of answers."""
+"""The maximum length of a string that is stored as a part of answers."""
 
 _FORMATS = {"float32": "f", "float64": "d", "uint8": "B", "int8": "b"}
 """The formats of scalars that are stored as in memory; bools need a check."""
@@ -44,13 +43,13 @@ class StepAnswer(NamedTuple):
 
 
 class UnreadStep:
-    """A StepResponse that is known to be good, whose elements were not read yet.
+    """A valid StepResponse whose elements have not been read yet.
 
     Args:
       state: the EnvironmentStateType.
-      layout: where its elements are.
+      layout: the layout with the places of its elements.
       message: the serialized answer.
-      found: what `layout` has unpacked.
+      found: the values unpacked by `layout`.
     """
 
     __slots__ = ("found", "layout", "message", "state")
@@ -73,10 +72,10 @@ class UnreadStep:
 
 
 class FoundEntry(NamedTuple):
-    """Where the tensor of an observation was found."""
+    """The place of an observation's tensor in an answer."""
 
     place: int
-    """The place of the observation among the requested ones."""
+    """The index of the observation among the requested ones."""
 
     name: str
     field: TensorField
@@ -87,35 +86,35 @@ class FoundEntry(NamedTuple):
 
 
 class _Hole(NamedTuple):
-    """Where answers of one layout may differ."""
+    """A place where answers of one layout may differ."""
 
     offset: int
     size: int
     code: str
-    """The format, as of `struct`."""
+    """The format code for `struct`."""
 
     entry: FoundEntry | None
-    """Whose elements are there; None for the state."""
+    """The observation with these elements; None for the state."""
 
 
 class StepLayout:
     """The common parts of answers of one size.
 
     Args:
-      message: an answer with one state and an entry for each requested observation, and nothing
+      message: an answer with one state and one entry for each requested observation, and nothing
         else.
-      state_at: where its state is.
-      entries: where its entries are; `fits` is true for them.
+      state_at: the position of its state.
+      entries: its entries, for which `fits` is true.
 
     Attributes:
-      size: of the answers.
-      blocks: where the elements of each observation of numbers begin, by name, with its field.
-      slots: the places of scalars in what is unpacked.
-      record: `blocks` as a structured dtype, of one answer.
+      size: the size of the answers.
+      blocks: by name, where the elements of each numeric observation begin, with its field.
+      slots: the indices of scalars in the unpacked values, by name.
+      record: `blocks` as a structured dtype, for one answer.
       constants: the observations that are the same in all of these answers: strings.
-      template: the observations, None for those that are read.
-      scalars: the name of each scalar, its place in what is unpacked, and its type.
-      arrays: the name of each array, what reads it, and where it begins.
+      template: the observations; None for those to be read from each answer.
+      scalars: the name of each scalar, its index in the unpacked values, and its type.
+      arrays: the name of each array, its reader, and where it begins.
     """
 
     def __init__(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]):
@@ -124,20 +123,20 @@ class StepLayout:
         self.slots: dict[str, int] = {}
         self.constants: dict[str, str] = {}
         ordered = sorted(entries, key=lambda entry: entry.place)
-        # In these answers a string is a part that is compared.
+        # A string is constant here, since it is one of the compared parts.
         self.template: dict[str, Any] = {
             entry.name: entry.value if _is_string(entry) else None for entry in ordered
         }
         self.scalars: list[tuple[str, int, Callable[[Any], Any]]] = []
         self.arrays: list[tuple[str, Callable[[Buffer, int], Any], int]] = []
-        # Fields that may be in another form in the next answer.
+        # Fields whose form may differ in the next answer.
         self._others: list[tuple[str, Reader, int, int]] = []
         holes = [_Hole(state_at, 1, "B", None)]
         for entry in ordered:
             holes += self._holes_of(entry)
         holes.sort(key=lambda hole: hole.offset)
         self._unpack, compared = self._unpacker(holes)
-        # The tag of the envelope is always one.
+        # Never empty: the tag of the envelope is always compared.
         self._compared = operator.itemgetter(*compared)
         self._expected = self._compared(self._unpack(message))
         blocks = self.blocks.values()
@@ -153,7 +152,7 @@ class StepLayout:
         )
 
     def _holes_of(self, entry: FoundEntry) -> list[_Hole]:
-        """Record how an observation is read; return where it may differ."""
+        """Record how to read an observation; return the places where it may differ."""
         field, start, end = entry.field, entry.start, entry.end
         codec = field.codec
         if _is_string(entry):
@@ -170,7 +169,7 @@ class StepLayout:
         return [_Hole(start, end - start, f"{end - start}x", entry)] if end > start else []
 
     def _unpacker(self, holes: Sequence[_Hole]) -> tuple[Callable[[Buffer], Any], list[int]]:
-        """Return the unpacking function of the answers, and the places of its compared results."""
+        """Return the unpacking function for answers, and the indices of the results to compare."""
         parts, compared = ["<"], []
         position = slot = 0
         for offset, size, code, entry in holes:
@@ -204,11 +203,11 @@ class StepLayout:
         )
 
     def take(self, message: Buffer) -> UnreadStep | StepAnswer | None:
-        """Adopt an answer of the same size.
+        """Match an answer of the same size with the layout.
 
         Returns:
-          The answer; it is not read yet if nothing can be wrong with it. None if it differs from
-          the first one in more than its elements.
+          The answer, unread if nothing can be wrong with it; None if it differs from the first one
+          in more than its elements.
         """
         found = self._unpack(message)
         state = found[self._state]
@@ -219,7 +218,7 @@ class StepLayout:
         return UnreadStep(state, self, message, found)
 
     def _checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
-        """Read an answer; None if one of its fields is in another form than in the first."""
+        """Read an answer; return None if the form of a field differs from the first answer."""
         values = UnreadStep(state, self, message, found).read()
         for name, read, start, end in self._others:
             value = values[name] = read(message, start, end)

@@ -1,8 +1,8 @@
 """dm_env TimeSteps from the state and the observations of a StepResponse.
 
-The MID steps of several environments are read together, as `MidSteps`. A TimeStep for each would be
-taken apart again at once where arrays are stacked. Without them, 16 environments with a scalar on
-one server took 0.89 of the time, and 0.82 of the client's processor (both states of the client in
+The MID steps of several environments are read together, as `MidSteps`: where arrays are stacked, a
+TimeStep for each would only be taken apart again. Without those TimeSteps, 16 environments with a
+scalar on one server took 89 % of the time, and 82 % of the client's processor time (measured in
 turns).
 """
 
@@ -21,12 +21,12 @@ from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
 from dm_env_rpc_client.tensors import nesting
 
 _JOINED_BYTES = 1 << 12
-"""Answers up to this size are joined before they are read. From larger ones each array is copied to
-its row: with 16 of uint8 84x84x4 that takes 1.2 us for each, and an assignment by NumPy 1.9."""
+"""Answers up to this size are joined before reading. From larger ones each array is copied to its
+row: for 16 of uint8 84x84x4 that takes 1.2 us each, compared with 1.9 us for NumPy's assignment."""
 
 
 class MidSteps:
-    """MID steps, one for each of some environments, whose answers are of one layout.
+    """MID steps of several environments, one for each, whose answers share one layout.
 
     Args:
       steps: the answers, at least one.
@@ -52,8 +52,8 @@ class MidSteps:
         """Copy the values of an observation into rows of an array.
 
         Args:
-          name: of the observation, a flat name.
-          rows: an array [N, ...] of the shape of the observation.
+          name: the flat name of the observation.
+          rows: an array [N, ...] with the shape of the observation in each row.
           at: the rows of these steps.
           stand_in: the value if the observation was not requested; None if it was.
         """
@@ -83,7 +83,7 @@ class MidSteps:
                 rows[place] = value
 
     def values(self, name: str) -> list[Any]:
-        """Return the values of an observation, each in memory of its own, or a string."""
+        """Return the values of an observation, each with its own memory, or a string."""
         layout = self._layout
         text = layout.constants.get(name)
         if text is not None:
@@ -96,20 +96,20 @@ class MidSteps:
 
 
 REWARD = "reward"
-"""Name of the observation with the reward ("Reward and discount" in the protocol overview)."""
+"""The name of the observation with the reward ("Reward and discount" in the protocol overview)."""
 
 DISCOUNT = "discount"
-"""Name of the observation with the discount."""
+"""The name of the observation with the discount."""
 
 ACTION, OBSERVATION = "action", "observation"
-"""The names under which servers of this package send an array that is not in a mapping."""
+"""The names under which servers of this package send an array outside of a mapping."""
 
 _UNREAD_BYTES = 1 << 16
-"""Answers that are kept unread: of large ones each is copied while it is still in the caches."""
+"""The maximum size of unread answers: large ones are copied while they are in the CPU caches."""
 
 
 def default_discount(step_type: dm_env.StepType, terminated: bool) -> float:
-    """The discount if the server sends none: 0 after a true end, otherwise 1."""
+    """Return the discount if the server sends none: 0 after a true end, otherwise 1."""
     return 0.0 if step_type is dm_env.StepType.LAST and terminated else 1.0
 
 
@@ -117,18 +117,18 @@ def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm
     """Stack TimeSteps along a new first axis, time.
 
     Args:
-      timesteps: at least one, all of the same structure. Each is copied at once, so that
-        the steps of an iterator need not all be in memory at the same time.
+      timesteps: at least one, all with the same structure. Each is copied at once, so the steps of
+        an iterator need not be in memory at the same time.
       length: the number of TimeSteps if `timesteps` is an iterator.
 
     Returns:
-      A TimeStep of arrays: `step_type` int [T]; `reward` and `discount` [T, ...], where
-      a FIRST step, which has neither, gets reward 0 and discount 1; `observation` has the
-      structure of one step, each leaf [T, ...].
+      A TimeStep of arrays: `step_type` int [T]; `reward` and `discount` [T, ...], where a FIRST
+      step, which has neither, gets reward 0 and discount 1; `observation` has the structure of one
+      step, each leaf [T, ...].
 
     Raises:
-      SpecError: there are no TimeSteps, or the shape of a leaf or the structure changes
-        from step to step.
+      SpecError: there are no TimeSteps, or the shape of a leaf or the structure changes between
+        steps.
     """
     if length is None:
         timesteps = list(timesteps)
@@ -139,8 +139,8 @@ def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm
 class Stack:
     """TimeSteps stacked along a first axis, time. MID steps may be stored unread.
 
-    Then no TimeStep is made of an answer: its elements go from the message to their rows, those
-    of many answers together.
+    Unread answers need no TimeSteps: their elements are copied from the messages to their rows,
+    for many answers together.
 
     Args:
       length: the number of steps, at least one.
@@ -160,7 +160,7 @@ class Stack:
 
     @property
     def takes_unread(self) -> bool:
-        """Whether a MID step may be put unread: a step with a reward and a discount was before."""
+        """Whether a MID step may be stored unread: reward and discount have appeared before."""
         return self._reward.is_allocated and self._discount.is_allocated
 
     def filled(self, steps: Iterable[dm_env.TimeStep | UnreadStep]) -> dm_env.TimeStep:
@@ -223,7 +223,7 @@ class _Column:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether there was a `put`."""
+        """Whether `put` has been called."""
         return self._arrays is not None
 
     def put(self, index: int, value: Any) -> None:
@@ -264,5 +264,5 @@ class _Column:
 
 
 def _as_array(leaf: Any) -> Any:
-    # Strings as objects: NumPy's string type would pad each to the longest.
+    # Strings as objects, because NumPy's string type would pad each to the longest.
     return np.asarray(leaf, object) if isinstance(leaf, str) else np.asarray(leaf)

@@ -1,11 +1,11 @@
 """The records of an MCAP file, read without trusting their stated sizes.
 
-`mcap.records` parses them. Its readers allocate what a length or the compressed data say: nothing
-is allocated here before its size was compared with what is there and with the limits. They also
-take a record that is cut off for a whole one. A length stands twice, in a record and in its fields.
-Both have to agree, also in a record of which only the beginning is there: a changed length does not
-look like a file that was cut off. Messages in chunks are taken apart here, since `mcap` takes
-several microseconds for each.
+`mcap.records` parses records. Its readers allocate as much as a length or the compressed data
+claim; here every size is compared with the available bytes and the limits before anything is
+allocated. They also accept a truncated record as complete. A length appears twice, in a record and
+in its fields; both must agree, even in a truncated record, so that a changed length does not look
+like truncation. Messages in chunks are parsed here, because `mcap` takes several microseconds for
+each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FileBudget:
     Args:
       path: of the file.
       size: of the file.
-      limits: what it may take.
+      limits: its limits.
     """
 
     def __init__(self, path: Path, size: int, limits: Limits):
@@ -67,7 +67,7 @@ class FileBudget:
         self._left = self._most_held = max(limits.chunk_bytes, _HELD * size)
 
     def check(self, kind: Literal["chunk", "message"], size: int) -> None:
-        """Raise RecordingError if a chunk (or another record), or a message, is too large."""
+        """Raise RecordingError if a chunk, another record or a message is too large."""
         most = self._most_bytes[kind]
         if size > most:
             raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", kind)
@@ -108,7 +108,7 @@ class _Source(ReadDataStream):
 
     Attributes:
       end: as the argument.
-      checksum_so_far: of what was read.
+      checksum_so_far: the checksum of the bytes read.
     """
 
     def __init__(self, stream: BinaryIO, end: int):
@@ -198,11 +198,11 @@ class RecordFile:
     Args:
       file: the file, after its magic bytes.
       size: of the file.
-      budget: what a record may take.
+      budget: the budget for a record.
 
     Attributes:
-      checksum: of what is before the last record, from the beginning or from where `begin_summary`
-        was called.
+      checksum: the checksum of the bytes before the last record, from the beginning or from the
+        call of `begin_summary`.
       has_end: whether the file was written to its end.
     """
 

@@ -164,8 +164,8 @@ def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
 
     Args:
       path: the file. If its recorder was killed, it is read up to the last whole chunk.
-      limits: what a message may contain, as for the connections that were recorded, and what a
-        chunk and all TimeSteps together may take.
+      limits: limits for messages, as for the recorded connections, and for a chunk and all
+        TimeSteps together.
 
     Returns:
       The connections and the episodes.
@@ -185,8 +185,8 @@ def episodes(
     """Read the episodes of a recording, one after the other.
 
     Args:
-      recording: the file, or a `Scan` of it, whose `connections` and `is_complete` are those of the
-        whole file at the end, and whose limits count.
+      recording: the file, or a `Scan` of it, whose limits then apply, and whose `connections` and
+        `is_complete` describe the whole file at the end.
       limits: as for `read`, for the episodes that have not ended.
 
     Yields:
@@ -254,7 +254,7 @@ class _Agent:
 
     Args:
       connection: the connection.
-      scan: what reads the recording.
+      scan: the reader of the recording.
     """
 
     def __init__(self, connection: RecordedConnection, scan: Scan):

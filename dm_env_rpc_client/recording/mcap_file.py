@@ -1,15 +1,15 @@
 """The file of a recording, for writing: MCAP with the schemas of the protocol inside.
 
-`mcap.records` writes the records. Messages and their indexes, which are most of a file, are packed
-here: `mcap.writer` takes 4 microseconds of the interpreter for each message, which steps would wait
-for, and this takes 0.7.
+`mcap.records` writes the records. Messages and their indexes, the bulk of a file, are packed here:
+`mcap.writer` takes 4 microseconds of interpreter time for each message, during which steps wait;
+this code takes 0.7.
 
-Chunks are handed to the operating system whole, and nothing that was written is changed. So if the
-process is killed, the file is readable up to its last whole chunk. The end of the file, with the
-index, is written when no connection is recorded any more. If another one follows, the end is cut
-off and written again later, if the path still names the file that was finished: a renamed, replaced
-or changed file may be another program's, and is left as it is. The end has checksums of all that is
-outside chunks, too: that of the data in DataEnd and that of the summary in the footer.
+Chunks are handed to the operating system whole, and written bytes never change. So after a kill,
+the file is readable up to its last complete chunk. The end of the file, with the index, is written
+when no connection is being recorded. If another connection follows, the end is cut off and written
+again later, provided the path still names the finished file: a renamed, replaced or changed file
+may belong to another program and is left alone. The end contains checksums of everything outside
+chunks: of the data in DataEnd, and of the summary in the footer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Container:
       compression: of chunks; see `COMPRESSIONS`.
 
     Attributes:
-      output: what it is written to.
+      output: the file object to write to.
 
     Raises:
       RecordingError: there is a file, or it cannot be written.

@@ -1,9 +1,9 @@
 """A proxy between any clients and any server that records their messages.
 
 Each stream of a client gets a stream to the server, with the client's metadata, which is not
-recorded. Requests are forwarded one by one, so that a client that sends many before it reads an
-answer waits for the server as often. While there is one stream only, the thread that has received
-a request forwards it; a thread for each stream costs hand-overs.
+recorded. Requests are forwarded one at a time, so a client that pipelines waits a full round trip
+for each. While there is only one stream, the thread that received a request forwards it; a thread
+for each stream would cost hand-overs.
 """
 
 from __future__ import annotations

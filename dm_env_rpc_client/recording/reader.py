@@ -1,10 +1,10 @@
-"""Reading a recording message by message, also one whose recorder was killed.
+"""Reading a recording message by message, including one whose recorder was killed.
 
-A file without an end is read up to the first record that is not whole. A file with an end has to
-have all that the end says: the checksums of the data and of the summary, if it has some (earlier
-versions and most other programs write 0), the numbers of chunks and messages, and the
-same schemas and channels. Messages of a connection are numbered, and a chunk is followed by its
-index, so that a missing chunk is noticed in a file without an end, too.
+A file without an end is read up to the first incomplete record. A file with an end must match it:
+the checksums of the data and of the summary, if present (earlier versions and most other programs
+write 0), the numbers of chunks and messages, and the same schemas and channels. Messages of a
+connection are numbered, and each chunk is followed by its index, so that a missing chunk is noticed
+even in a file without an end.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class RecordedConnection:
     Attributes:
       number: its number in the recording, from 1.
       address: of its server.
-      metadata: what the recording says about it, such as the version of this package and the
-        transport.
+      metadata: the connection's metadata in the recording, such as the version of this package and
+        the transport.
     """
 
     number: int
@@ -86,14 +86,14 @@ class Scan:
 
     Args:
       path: the file.
-      limits: what a message and a chunk may take; see `Limits`.
+      limits: limits for messages and chunks; see `Limits`.
 
     Attributes:
-      connections: those that were read so far, by number.
+      connections: connections read so far, by number.
       is_complete: whether the end of the file was read; False if the recorder was killed, or still
         records.
       limits: as the argument.
-      budget: what reading the file may still take.
+      budget: the remaining budget for reading the file.
 
     Raises:
       SpecError: an argument is of another type.
@@ -221,7 +221,7 @@ class _Contents:
     """The contents read so far, for comparison with the file's indexes and later records.
 
     Args:
-      budget: what reading the file may still take.
+      budget: the remaining budget for reading the file.
 
     Attributes:
       connections: by number.

@@ -1,13 +1,13 @@
 """Recorders: the file of each connection, its writer, and its completion.
 
-A pipeline does not see a difference between a stream and one that is recorded. Without `record`
-none of this is there, so that it costs nothing.
+A recorded stream looks like any other to a pipeline. Without `record` none of this code runs, so
+recording costs nothing unless requested.
 
-The thread that sends or receives a message puts it into the queue with its time, which takes about
-a microsecond. The writing thread empties the queue every 10 ms, and hands a chunk to the operating
+The thread that sends or receives a message queues it with its time, which takes about a
+microsecond. The writing thread empties the queue every 10 ms, and hands a chunk to the operating
 system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk does not keep up and
-64 MiB wait, sending and receiving wait, too, and fail if the disk takes nothing for a minute. If
-writing fails, for instance because the disk is full, the recorded connections fail with a
+64 MiB wait, sending and receiving wait as well, and fail if the disk accepts nothing for a minute.
+If writing fails, for instance because the disk is full, the recorded connections fail with a
 RecordingError, since a recording with a hole would look complete.
 """
 
@@ -122,7 +122,7 @@ class Recorder:
 
         Args:
           address: of its server.
-          settings: what the recording says about the connection. They must not be secret.
+          settings: the connection's settings in the recording. They must not be secret.
 
         Returns:
           What records its requests and answers.
@@ -223,7 +223,7 @@ class ConnectionRecording:
       recorder: is kept alive until the recording ends.
       writer: of the file.
       number: of the connection, from 1.
-      metadata: what the recording says about the connection.
+      metadata: the connection's metadata in the recording.
 
     Attributes:
       number: as the argument.
@@ -257,7 +257,7 @@ class ConnectionRecording:
         """Record a received answer.
 
         Args:
-          message: its bytes, of which it keeps a copy.
+          message: its bytes, which are copied.
           may_block: as for `request`.
 
         Raises:
@@ -301,7 +301,7 @@ class FileWriter:
       path: of the file.
       failure: the first error of writing; None while there is none.
       leaves_unused: whether a file without connections is left at the end, and not removed.
-      queue: what is to be written.
+      queue: messages to write.
       epoch: the time at which `time.monotonic_ns` was 0.
     """
 

@@ -1,7 +1,7 @@
 """A server that answers as a recorded one did: the same requests get the same answers.
 
-No environment is needed, so that tests of an agent or a client run without it. Answers are the
-recorded bytes.
+It needs no environment, so tests of an agent or a client run without one. Answers are the recorded
+bytes.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def replay(
       address: `host:port` or `unix:path`; port 0 selects a free port.
       insecure: allow an address that other machines can reach.
       transport: as for `serve`.
-      limits: what a message and a chunk of the recording may take, for each connection; the first
-        requests of all connections together, as a chunk.
+      limits: limits for messages and chunks of the recording, for each connection; the first
+        requests of all connections together count as a chunk.
       lenient: whether a request of the same kind as the recorded one gets its answer, too, such as
         a step with other actions. Where a connection deviates first is logged, as a warning, and
         how often it did when it ends.

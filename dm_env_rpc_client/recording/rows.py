@@ -1,7 +1,7 @@
 """The steps of the rows of a batched world.
 
-In a batched world the stream's state says nothing about rows. Their sequences begin and end with
-the observation `step_type`; the rules are those of the guide "Serve a batch".
+In a batched world the stream's state says nothing about rows: the observation `step_type` marks the
+beginning and the end of their sequences, by the rules in the guide "Serve a batch".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RowStep(NamedTuple):
       row: the row; None for a world without rows.
       timestep: with observations by flat name.
       action: that led to it, the same.
-      size: what both take.
+      size: the size of both, in bytes.
     """
 
     row: int | None
@@ -62,7 +62,7 @@ class Rows:
     Args:
       specs: of one row.
       count: the number of rows.
-      budget: what reading the file may still take.
+      budget: the remaining budget for reading the file.
 
     Attributes:
       specs: as the argument.
@@ -144,7 +144,7 @@ class Rows:
           values: the observations, the same.
 
         Raises:
-          ProtocolError: the values are not those of a batched world.
+          ProtocolError: the values do not belong to a batched world.
         """
         if batches.STEP_TYPE not in values:
             raise ProtocolError(

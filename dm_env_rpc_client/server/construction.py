@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -61,6 +62,7 @@ def construct(
     conversion: Conversion = AS_DECLARED,
     waits: Waits | None = None,
     report: Report = unreported,
+    singleton: bool = False,
 ) -> Any:
     """Create an environment by a factory, or a batch if the settings have `num_envs`.
 
@@ -73,6 +75,7 @@ def construct(
       conversion: how environments of other libraries are converted.
       waits: known facts about the rows of its batches; None for none.
       report: takes exceptions of a batch's rows.
+      singleton: whether a second environment, for another row, is refused.
 
     Returns:
       See `construct_one`; or a `Batch`.
@@ -90,7 +93,7 @@ def construct(
         return construct_one(factory, own, conversion)
     try:
         asked = AskedRows.of(settings)
-        return construct_rows(factory, asked, conversion, waits or Waits(), report)
+        return construct_rows(factory, asked, conversion, waits or Waits(), report, singleton)
     except HasRowsError as found:
         made = found.made
         if made is None:
@@ -109,6 +112,7 @@ def construct_rows(
     conversion: Conversion,
     waits: Waits,
     report: Report,
+    singleton: bool = False,
 ) -> Batch:
     """Create rows by calling a factory for each; for the arguments see `construct`.
 
@@ -116,7 +120,20 @@ def construct_rows(
       HasRowsError: the factory makes batches itself. Otherwise as `construct_one` and `Batch`.
     """
     make = functools.partial(_construct_row, factory, conversion, threading.get_ident())
-    return Batch(make, asked, waits, report)
+    if not singleton:
+        return Batch(make, asked, waits, report)
+    rows = itertools.count()
+
+    def make_first(settings: Mapping[str, Any]) -> dm_env.Environment:
+        # The first may turn out to be a batch itself, which is one environment.
+        if next(rows):
+            raise RequestError.invalid(
+                f"setting {NUM_ENVS!r}: this server hosts one environment at a time (singleton); "
+                f"serve a factory with the argument {NUM_ENVS!r}, or leave the setting out"
+            )
+        return make(settings)
+
+    return Batch(make_first, asked, waits, report)
 
 
 class HasRowsError(Exception):

@@ -61,6 +61,7 @@ class HostKeywords(TypedDict, total=False):
     arrays: Arrays
     threads: Threads | None
     thread: Thread | None
+    singleton: bool
 
 
 class ServeKeywords(HostKeywords, total=False):
@@ -123,6 +124,9 @@ class ServeOptions:
         for the end of the server (`Server.wait`), for environments that need the main thread, such
         as some simulators and windows. By default, threads of the server run them. Either way,
         each environment has one thread for its life.
+      singleton: one environment at a time, for simulators of which a process can hold only one:
+        `max_worlds` is 1 and `idle_world_seconds` 0, a reset with new settings closes the
+        environment before it makes another, and only a factory that makes batches serves them.
 
     Raises:
       SpecError: as `serve`.
@@ -150,6 +154,7 @@ class ServeOptions:
     arrays: Arrays = "auto"
     threads: Threads | None = None
     thread: Thread | None = None
+    singleton: bool = False
 
     def __post_init__(self) -> None:
         from dm_env_rpc_client.transports.endpoint import check_transport
@@ -165,11 +170,23 @@ class ServeOptions:
                 "thread='main' has one thread for all environments, and threads='world' one for "
                 "each; pass one of them"
             )
+        if self.singleton:
+            self._check_singleton()
         check_may_listen(self.address, self.credentials, self.insecure)
         if self.token is not None:
             bearer(self.token)
         # `factories` checks the environments, also of a server without `processes`.
         self._check_processes(self.factories())
+
+    def _check_singleton(self) -> None:
+        if self.processes is not None:
+            raise SpecError(
+                f"singleton=True is one environment, and processes={self.processes} for several; "
+                "start a server for each simulator instead"
+            )
+        # The world of a client that was killed must not keep the next one waiting.
+        object.__setattr__(self, "max_worlds", 1)
+        object.__setattr__(self, "idle_world_seconds", 0.0)
 
     def _check_processes(self, factories: Mapping[str, Factory]) -> None:
         from dm_env_rpc_client.server.single_instance import Instance
@@ -272,6 +289,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
         "max_connections": arguments.count,
         "max_worlds": arguments.count,
         "processes": functools.partial(arguments.count, none="None for this one"),
+        "singleton": arguments.flag,
         "arrays": lambda option, value: arguments.one_of(option, value, get_args(Arrays)),
         "threads": functools.partial(_one_of, get_args(Threads)),
         "thread": functools.partial(_one_of, get_args(Thread)),

@@ -1,17 +1,27 @@
-"""Child processes that end when their parent ends, also when the parent is killed.
+"""Child processes that end when their parent ends, even if the parent is killed.
 
-A child has a lifeline: a pipe whose write end only the parent holds. A thread of the child
-waits until the pipe hangs up, which it does when the parent closes its end or ends in any way.
-A process that was forked from the parent holds a copy of that end, so the parent writes to the
-pipe before it closes it, and the thread compares the id of its parent process too, every
-`CHECK_SECONDS`.
+A child has a lifeline: a pipe whose write end only the parent holds. A thread of the child waits
+until the pipe hangs up, which happens when the parent closes its end or ends in any way. A process
+forked from the parent holds a copy of that end; therefore the parent writes to the pipe before it
+closes it, and the thread also compares the id of its parent process every `CHECK_SECONDS`.
 
-`start` makes such a child, and `Parent.from_start` is its counterpart in the child's program.
-A child of `multiprocessing`, see `spawned.py`, has a lifeline already, which
+`start` makes such a child, and `Parent.from_start` is its counterpart in the child's program. A
+child of `multiprocessing`, see `spawned.py`, has a lifeline already, which
 `Parent.from_multiprocessing` takes.
-A command that knows nothing of lifelines runs under a supervisor, see `start_supervised`: this
-file as a program, which is why it imports nothing but the standard library. What a supervisor
-would do at its end is done by its `Guard` if it is killed.
+
+A command without a lifeline runs under a supervisor, see `start_supervised`: this file as a
+program, which is why it imports nothing but the standard library. A supervisor starts the command
+in a session of its own; its `Guard`, forked first, takes over if the supervisor is killed:
+
+| killed | noticed by | effect |
+| --- | --- | --- |
+| the client | the supervisor: its lifeline, standard input, hangs up | it ends the process group |
+| the supervisor | its guard: their pipe hangs up | the same; the client sees the signal |
+| the command | the supervisor | it ends the rest of the group, and exits as the command did |
+| the guard | nobody | the supervisor has no guard from then on |
+
+The command writes its process id to the guard's pipe itself, between fork and exec, so the guard
+knows at every moment what to end.
 """
 
 from __future__ import annotations
@@ -96,7 +106,7 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
     """End a child and wait for it; a second call does nothing.
 
     Args:
-      process: what `start` or `start_supervised` returned.
+      process: the result of `start` or `start_supervised`.
       seconds: how long the child may take to end by itself, before it is killed.
     """
     if not let_go(process):

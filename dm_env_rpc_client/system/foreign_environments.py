@@ -1,11 +1,10 @@
 """Environments of other libraries: their conversion, and explanations of wrong return values.
 
-The server converts what a user's factory returns, and knows no adaptors. So the adaptors'
-functions stand here by name; their modules are imported when there is such an environment, and
-with it its library.
+The server converts the results of users' factories without importing adaptors: their functions are
+listed here by name, and their modules are imported with the first environment of their library.
 
-The explanations are for the environment's author. They are looked for only when a value has already
-failed to be what it should be, so that steps cost nothing more.
+The explanations are for the environment's author. They are computed only after a value has proved
+wrong, so that steps cost nothing more.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ class Conversion(NamedTuple):
 
 
 AS_DECLARED = Conversion()
-"""As they declare it, or as it is seen."""
+"""The conversion declared by an environment or, failing that, detected."""
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
     """Return an environment of Gymnasium or PettingZoo in the form in which it is served.
 
     Args:
-      made: what a factory returned.
+      made: the result of a factory.
       conversion: how it is converted.
 
     Returns:
@@ -180,7 +179,7 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
     """Raise TypeError if a value is no TimeStep.
 
     Args:
-      environment: what returned it, an environment or a game.
+      environment: its source, an environment or a game.
       method: its method.
       returned: the value.
     """
@@ -203,10 +202,10 @@ def explain_unpacking(
     """Raise TypeError if an error comes from unpacking a method's result.
 
     Args:
-      error: what calling the method and unpacking raised, here or in a wrapper of a library.
+      error: the error of calling the method and unpacking, here or in a library's wrapper.
       environment: whose method it is.
       method: the method.
-      expected: what it should return, and advice.
+      expected: the expected result, and advice.
       library: the package of the wrappers.
     """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)

@@ -1,7 +1,7 @@
 """Notification of objects that they are in a forked child.
 
-A forked child has copies of the parent's objects, but none of its threads, and sockets that it
-shares with the parent. Whatever it did to them would be seen by the parent.
+A forked child has copies of the parent's objects and none of its threads, and shares the parent's
+sockets. Any use of those sockets would affect the parent.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ def register(owner: _T, give_up: Callable[[_T], object]) -> None:
 
     Args:
       owner: the object, which belongs to one process.
-      give_up: called with it in the only thread of the child. It gives up what belongs to the
-        parent, without touching what is shared with it. Locks may be locked forever, by threads
-        that do not exist here.
+      give_up: called with it in the only thread of the child. It abandons the parent's resources,
+        without using shared ones. Locks may be locked forever, by threads that do not exist here.
     """
     _registered[owner] = give_up
 

@@ -2,8 +2,8 @@
 
 Such a function is written with `**keywords: Unpack[...]`, whose TypedDict type checkers read, so
 that no signature repeats the dataclass. `inspect.signature`, `help` and notebooks would show two
-stars; therefore the function gets the signature of the dataclass as well, and what its docstring
-says of the fields.
+stars; therefore the function also gets the signature of the dataclass, with the texts of its
+docstring.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class MessagePipe:
         """Send a message; wait until the socket takes it.
 
         Args:
-          *parts: what the message consists of.
+          *parts: the parts of the message.
           descriptor: an open descriptor that the receiver gets a copy of.
 
         Raises:

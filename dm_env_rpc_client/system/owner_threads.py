@@ -1,10 +1,10 @@
 """Threads that own objects: an object's owner makes all calls on it, for every caller.
 
-Some objects take calls from one thread alone, such as connections of sqlite3, contexts of OpenGL
-and drivers of browsers.
+Some objects accept calls from one thread only, such as sqlite3 connections, OpenGL contexts and
+browser drivers.
 
-No owner waits for another one: two could wait for each other. What has to wait for an owner, or for
-a client, is done by a thread that is no owner; `require_no_owner` says so.
+No owner waits for another owner, a client or another process: two owners could wait for each other.
+A thread that owns nothing does all work that has to wait; `require_no_owner` enforces this.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Owner:
     """A thread that does one call after the other, for the threads that ask.
 
     Args:
-      name: what it is, for texts.
+      name: its description, for texts.
 
     Attributes:
       name: as the argument.
-      holds: how many objects belong to it, and one more while it leads. Only the thread changes
-        it, or who made it before the first call.
+      holds: the number of its objects, plus one while it leads. Changed only by the thread, or by
+        its creator before the first call.
       slow: the streams of its worlds whose answers take long; only the thread changes it.
       may_lead: whether it may do something else until a bell rings.
     """
@@ -97,7 +97,7 @@ class Owner:
 
         Raises:
           OwnerGoneError: the thread has ended, or it is that of a parent process.
-          BaseException: what the function raises.
+          BaseException: the function's error.
         """
         if threading.get_ident() == self._ident:
             return function(*arguments)
@@ -174,7 +174,7 @@ class Owner:
         """Run the queued calls while the thread is `listening`.
 
         Args:
-          run: called with each call; what it raises leaves the others where they are.
+          run: called with each call; an exception leaves the others in the queue.
         """
         while True:
             try:

@@ -1,9 +1,10 @@
 """The environments that a text names, for `serve`, the command `dm-env-rpc serve` and `make`.
 
-The server and the command find them alike, and know neither the client nor the bridges. So what
-makes an environment stands here by name, and is imported with the first environment of its kind.
+The server and the command resolve such texts in the same way, without importing the client or the
+bridges. Functions that make environments are listed here by name, and imported with the first
+environment of their kind.
 
-The texts that name a server to launch are here and not in `launch`, so that a command that gets an
+Texts that name a server to launch are parsed here and not in `launch`, so that a command with an
 address imports no more than it needs.
 """
 
@@ -134,7 +135,7 @@ def find_source(reference: str, insecure: bool) -> Source:
       insecure: whether plaintext connections to other machines are allowed.
 
     Raises:
-      SpecError: the source does not exist, or what it needs is not installed.
+      SpecError: the source does not exist, or a package it needs is not installed.
     """
     if reference in _SHIPPED:
         return Source(reference, pkgutil.resolve_name(_SHIPPED[reference]))

@@ -19,7 +19,7 @@ class SpawnedChild:
     Signals to the group of both are left to this process, see `children.leave_signals_to_parent`.
 
     Args:
-      run: what the child does: called with its end of the pipe, and the arguments.
+      run: the child's function, called with its end of the pipe and the arguments.
       *arguments: for `run`; pickled.
       name: of the process.
 

@@ -1,17 +1,17 @@
 """Waits: until a deadline, for a signal, and for work in several threads.
 
-Python calls a signal's handler between two bytecodes of the main thread. A signal that comes after
-the last of them, just before the thread sleeps, or that the system gives to another thread, does
-not wake it. Without a limit it would sleep on, and SIGTERM or Ctrl-C would seem to be ignored.
+Python calls a signal's handler between two bytecodes of the main thread. A signal that arrives just
+before the thread sleeps, or that the system delivers to another thread, does not wake it: without a
+limit it would sleep on, and SIGTERM or Ctrl-C would seem to be ignored.
 
-A handler that raises at the wrong point of `threading.Condition.wait`, and of what is built on it,
-has it return without its lock, so that the `with` around it raises RuntimeError in the place of
-what the handler raised. At another point the lock is left locked. A handler that does not raise
-but sets the event that it interrupts may wait for that lock forever. Here there is no lock.
+A handler that raises at the wrong point of `threading.Condition.wait`, or of anything built on it,
+makes it return without its lock, so the surrounding `with` raises RuntimeError instead of the
+handler's error. At another point the lock stays locked. A handler that sets the very event it has
+interrupted may wait forever for that lock. The waits here use no lock.
 
-`concurrent.futures` and `asyncio.to_thread` take no more work as soon as the main thread's code has
-ended. Functions that `atexit` calls come after that, and so does a thread that goes on training.
-Python 3.12.0 and 3.12.1 start no thread for `atexit`: then the calling thread does the work.
+`concurrent.futures` and `asyncio.to_thread` accept no work after the end of the main thread's code.
+Functions registered with `atexit` run after that, and a training thread may run on. Python 3.12.0
+and 3.12.1 start no thread during `atexit`: there the calling thread does the work.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class InterruptibleCondition:
         """Wait until `is_met`, which may be called again and again.
 
         Args:
-          is_met: returns what is waited for.
+          is_met: returns whether the condition holds.
           timeout: seconds; None for no limit.
 
         Returns:

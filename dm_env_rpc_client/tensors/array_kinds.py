@@ -1,15 +1,15 @@
-"""Arrays of other libraries, such as tensors on a GPU, to NumPy arrays and back, for both ends.
+"""Conversion of arrays of other libraries, such as GPU tensors, to NumPy and back, at both ends.
 
-Nothing is imported: an array of a library exists only where the library has been imported. Only
-`named`, with which a caller asks for a library, imports it.
+Nothing is imported: an array of a library exists only after its library has been imported. Only
+`named`, whose caller names a library, imports it.
 
-All arrays of a structure leave a device in one transfer: they are joined there, and taken apart
-here. Nothing else is waited for. On a CPU, what a library is given shares the memory of the NumPy
-array, whose owner must not write to it afterwards.
+All arrays of a structure leave a device in one transfer, joined on the device and split here;
+nothing else is waited for. On a CPU, converted arrays share the memory of the NumPy array, whose
+owner must not write to it afterwards.
 
-No value changes in silence. NumPy has no bfloat16; float32 holds each of its values. JAX without
-`jax_enable_x64` has no types of 64 bits: it gets integers as 32 bits if all values fit, and an
-error names the array if not; float64 is rounded, as for a float32 spec.
+No value changes silently. NumPy has no bfloat16; float32 represents each of its values. JAX without
+`jax_enable_x64` has no 64-bit types: integers become 32-bit if all values fit, and otherwise an
+error names the array; float64 is rounded, as for a float32 spec.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import structures
 
 AUTO = "auto"
-"""The kind of the environment's own arrays."""
+"""Selects the kind of the environment's own arrays."""
 
 NAMES = ("numpy", "torch", "jax")
 """The libraries that a caller may name."""
@@ -44,11 +44,11 @@ _MOST_LEVELS = 32
 
 
 class ArrayKind(NamedTuple):
-    """A library of arrays, and where its arrays are.
+    """An array library, and the device of its arrays.
 
     Attributes:
       library: the name of its module, such as "torch".
-      device: a device as the library has it; None for its default.
+      device: a device object of the library; None for its default.
     """
 
     library: str
@@ -62,7 +62,7 @@ NUMPY = ArrayKind("numpy")
 
 
 def check_names(arrays: Any, device: Any = None, more: Iterable[str] = ()) -> None:
-    """Raise SpecError if these cannot be arguments of `named`, or one of `more`."""
+    """Raise SpecError unless `arrays` is one of `NAMES` or `more`, and `device` can go with it."""
     known = (*more, *NAMES)
     if arrays not in known:
         texts = ", ".join(map(repr, known))
@@ -72,15 +72,15 @@ def check_names(arrays: Any, device: Any = None, more: Iterable[str] = ()) -> No
 
 
 def named(arrays: str, device: Any = None) -> ArrayKind:
-    """Return the kind that a caller asks for, and import its library.
+    """Import the requested library and return its kind of arrays.
 
     Args:
       arrays: one of `NAMES`.
-      device: the name of a device, such as "cuda" or "cuda:1", or one of the library's own; None
-        for the library's default.
+      device: the name of a device, such as "cuda" or "cuda:1", or a device object of the library;
+        None for the library's default.
 
     Raises:
-      SpecError: there is no such library here, or no such device.
+      SpecError: the library or the device is not available.
     """
     check_names(arrays, device)
     try:
@@ -95,11 +95,11 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
     try:
         if arrays == "torch":
             found = library.device(device)
-            library.empty(0, device=found)  # Raises if there is none.
+            library.empty(0, device=found)  # Raises if the device does not exist.
         elif isinstance(device, str):
             platform, _, index = device.partition(":")
             found = library.devices(platform)[int(index or 0)]
-    except Exception as error:  # Of the library's own types.
+    except Exception as error:  # Each library raises its own types.
         raise SpecError(f"device={device!r}: {arrays} has no such device here: {error}") from error
     return ArrayKind(arrays, found)
 
@@ -112,25 +112,26 @@ def kind_of(structure: Any) -> ArrayKind:
     array = found[0][1]
     library = str(_library_of(array))
     if library == "jax":
-        # JAX itself places what comes to arrays that are spread over devices.
+        # None for an array on several devices: JAX places other arrays next to it by itself.
         own = list(array.devices())
         return ArrayKind(library, own[0] if len(own) == 1 else None)
     return ArrayKind(library, getattr(array, "device", None))
 
 
 def to_numpy(structure: Any, where: str) -> Any:
-    """Return a structure with NumPy arrays in place of other libraries' arrays.
+    """Replace other libraries' arrays in a structure by NumPy arrays.
 
     Args:
-      structure: mappings, lists, tuples, named tuples and dataclasses; what else is in it stays.
-      where: what it is, for errors.
+      structure: mappings, lists, tuples, named tuples and dataclasses; other values stay.
+      where: its name in errors.
 
     Returns:
-      The structure itself if it has no such arrays. Arrays from a CPU may share memory with it, and
-      may be read-only. A dataclass with such arrays becomes a dict.
+      The structure itself if it contains no such arrays. Arrays from a CPU may share memory with
+      it, and may be read-only. A dataclass with such arrays becomes a dict.
 
     Raises:
-      SpecError: names an array that its device does not give, or whose dtype NumPy has not.
+      SpecError: an array, named in the text, cannot be copied from its device, or NumPy lacks its
+        dtype.
     """
     found = _found(structure, _library_of)
     taken: list[Any] = [None] * len(found)
@@ -142,7 +143,7 @@ def to_numpy(structure: Any, where: str) -> Any:
         with _copying(names, f"from {library}"):
             arrays = take([found[index][1] for index in indices], names)
         for index, array, name in zip(indices, arrays, names, strict=True):
-            # The name of the dtype: NumPy has it from another package.
+            # Compared by name, because NumPy gets this dtype from another package.
             own = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
             if own.dtype.kind not in "biufc":
                 raise _no_dtype(name, "NumPy", own.dtype)
@@ -151,17 +152,17 @@ def to_numpy(structure: Any, where: str) -> Any:
 
 
 def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
-    """Return a structure with arrays of a kind in place of NumPy's arrays and scalars of numbers.
+    """Replace numeric NumPy arrays and scalars in a structure by arrays of another kind.
 
     Args:
-      structure: as for `to_numpy`. Arrays of texts stay as they are.
-      kind: what its arrays become. On a CPU they may share memory with those of NumPy, except for
-        read-only ones of torch, which are copied.
-      where: what it is, for errors.
+      structure: as for `to_numpy`. Arrays of strings stay as they are.
+      kind: the kind of the new arrays. On a CPU they may share memory with NumPy's, except for
+        read-only arrays, which are copied for torch.
+      where: its name in errors.
 
     Raises:
-      SpecError: names an array whose dtype the library has not, whose values would change, or that
-        the device does not take.
+      SpecError: the library lacks the dtype of an array, named in the text, or its values would
+        change, or it cannot be copied to the device.
     """
     found = [] if kind.library == "numpy" else _found(structure, _is_numbers)
     if not found:
@@ -178,7 +179,7 @@ def _library_of(value: Any) -> str | None:
     if type(value) in _PLAIN:
         return None
     for library, name in _ARRAYS:
-        # While a module is imported it has no such name.
+        # A module that is still being imported does not have the name yet.
         if isinstance(value, getattr(sys.modules.get(library), name, ())):
             return library
     if isinstance(value, np.ndarray | np.generic | type) or not hasattr(value, "__dlpack__"):
@@ -209,7 +210,7 @@ def _found(structure: Any, is_wanted: Callable[[Any], Any]) -> _Found:
 def _rebuilt(
     value: Any, is_wanted: Callable[[Any], Any], arrays: Iterator[Any], level: int = 0
 ) -> Any:
-    """Return a structure with the next arrays in the places where `_found` has found them."""
+    """Return a structure with the next arrays in the places found by `_found`."""
     if is_wanted(value):
         return next(arrays)
     parts = (structures.parts_of(value) if level < _MOST_LEVELS else None) or []
@@ -233,22 +234,24 @@ def _copying(names: Sequence[str], way: str) -> Iterator[None]:
         yield
     except SpecError:
         raise
-    except Exception as error:  # Of the library's own types.
+    except Exception as error:  # Each library raises its own types.
         raise SpecError(f"{', '.join(names)}: cannot be copied {way}: {error}") from error
 
 
 def _no_dtype(name: str, library: str, dtype: Any) -> SpecError:
-    return SpecError(f"{name}: {library} has no type for {dtype}; convert it to one that both have")
+    return SpecError(
+        f"{name}: {library} has no type for {dtype}; convert it to a type that both have"
+    )
 
 
 def _moved(arrays: Sequence[Any], move: Callable[[Iterator[Any]], Any]) -> list[Any]:
-    """Return arrays that were moved as one block.
+    """Move arrays as one block.
 
     Args:
-      arrays: of one library.
-      move: returns the bytes of some arrays, joined, in another place.
+      arrays: arrays of one library.
+      move: joins the bytes of some arrays and returns them in another place.
     """
-    # In this order each is aligned in the block.
+    # Largest items first, so that each array is aligned in the block.
     order = sorted(range(len(arrays)), key=lambda index: -arrays[index].itemsize)
     block = move(arrays[index] for index in order)
     moved, start = {}, 0
@@ -283,7 +286,7 @@ def _from_torch(tensors: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 
 def _from_jax(arrays: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    # Starts all copies, and then waits for them.
+    # `device_get` starts all copies before it waits for them.
     return [np.asarray(array) for array in sys.modules["jax"].device_get(list(arrays))]
 
 
@@ -333,8 +336,8 @@ def _to_jax(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> 
         fits = narrow == array if dtype.kind in "iu" else is_rounded
         if narrow is not array and not np.all(fits):
             raise SpecError(
-                f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has types of 64 bits "
-                "after jax.config.update('jax_enable_x64', True)"
+                f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has 64-bit types "
+                "only after jax.config.update('jax_enable_x64', True)"
             )
         own.append(narrow)
     return list(jax.device_put(own, kind.device))

@@ -1,11 +1,11 @@
 """Casts between dtypes: exact, or an error that names the element.
 
 NumPy's own casts wrap 300 to 44 in an int8, turn NaN into a large negative integer, truncate 1.9
-to 1 and convert the string "False" to True. For an action that was changed like this, the
-environment returns a plausible but wrong answer.
+to 1 and convert the string "False" to True. After such a cast of an action, the environment would
+return a plausible but wrong result.
 
-The only rounding that is allowed is from a wider to a narrower float type: 0.1 has no exact
-float32, and a float32 spec implies the nearest value. Overflow to infinity is an error there too.
+The only allowed rounding is from a wider to a narrower float type: 0.1 has no exact float32, and a
+float32 spec implies the nearest value. Overflow to infinity is an error there, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dm_env_rpc_client.tensors.nesting import text_of
 Array = npt.NDArray[Any]
 
 MAX_DIMENSIONS = 32
-"""The number of dimensions that every version of NumPy supports."""
+"""The number of dimensions supported by every version of NumPy."""
 
 _PLAIN = {bool: "bool", int: "int", float: "float", str: "string"}
 
@@ -53,14 +53,14 @@ def as_array(value: Any, where: str) -> Array:
     Args:
       value: a number, bool, string, protobuf message, NumPy scalar or array, or nested
         lists or tuples of these.
-      where: what the value is, for error messages.
+      where: the name of the value in error messages.
 
     Returns:
-      An array of native byte order with a bool, integer or float dtype, or of dtype
-      object with only `str` or only protobuf messages as elements. May be `value` itself.
+      An array of native byte order with a bool, integer or float dtype, or of dtype object with
+      only `str` or only protobuf messages as elements. May be `value` itself.
 
     Raises:
-      SpecError: the value is ragged, mixes kinds of elements, or has other elements.
+      SpecError: the value is ragged, mixes kinds of elements, or contains other elements.
     """
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         return _from_array(value, where)
@@ -82,16 +82,16 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     """Cast the result of `as_array` to `dtype`.
 
     Args:
-      array: what `as_array` returned.
+      array: the result of `as_array`.
       dtype: bool, object, or an integer or float dtype.
-      where: what the value is, for error messages.
+      where: the name of the value in error messages.
 
     Returns:
       The array itself if it already has the dtype, otherwise a new one.
 
     Raises:
-      SpecError: `dtype` cannot represent an element exactly (from float to float: the
-        element is out of its range).
+      SpecError: `dtype` cannot represent an element exactly (from float to float: the element
+        is out of range).
     """
     if array.dtype == dtype:
         return array
@@ -109,8 +109,8 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
     if array.dtype.kind == "f" and dtype.kind == "f":
         with np.errstate(over="ignore"):
             cast = array.astype(dtype)
-        # Most observations in float64 of a space in float32: one operation instead of five. The
-        # sum of squares is not finite if an element is not.
+        # Fast path for float64 observations of a float32 space: one operation instead of five.
+        # The sum of squares is finite only if every element is.
         if math.isfinite(np.vdot(cast, cast)):
             return cast
     with np.errstate(all="ignore"):
@@ -128,17 +128,17 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
-    """Return the index of the first element that does not fit, and its name in errors.
+    """Return the index of the first invalid element, and its name in errors.
 
     Args:
-      fits: whether each element fits, a bool or an array of bools; at least one does not.
+      fits: whether each element is valid, a bool or an array of bools; at least one is False.
     """
     index = tuple(int(i) for i in np.argwhere(~np.asarray(fits))[0])
     return index, f"element {list(index)}" if index else "the value"
 
 
 def _unchanged(array: Array, cast: Array) -> Any:
-    """Whether each element of `cast` equals its element of `array`; a bool or an array of bools."""
+    """Whether each element of `cast` equals its source; a bool or an array of bools."""
     source, target = array.dtype.kind, cast.dtype.kind
     if source == "b" or (source == "f" and target == "f" and cast.itemsize >= array.itemsize):
         return True
@@ -168,10 +168,10 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
     Args:
       dtype: a bool, integer or float dtype of any byte order.
-      where: what has the dtype, for the error message.
+      where: the name of its owner in error messages.
 
     Raises:
-      SpecError: there is none, as for complex or extended-precision numbers.
+      SpecError: the protocol has none, as for complex or extended-precision numbers.
     """
     native: np.dtype[Any] = dtype.newbyteorder("=")
     native = _WIDER.get(native, native)
@@ -184,7 +184,7 @@ def _from_array(value: Any, where: str) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise SpecError(f"{where}: has masked elements, which the protocol cannot represent")
     if not isinstance(value, np.ndarray | np.generic):
-        # Their own `__array__` refuses those on a device, with a gradient and of bfloat16.
+        # `__array__` of tensors fails for devices, gradients and bfloat16.
         value = array_kinds.to_numpy(value, where)
     try:
         array = np.asarray(value)
@@ -205,11 +205,11 @@ def _from_array(value: Any, where: str) -> Array:
 
 
 def _nested_shape(value: Any, where: str) -> tuple[int, ...]:
-    """The shape of nested lists, from the first element on each level."""
+    """Return the shape of nested lists, from the first element on each level."""
     shape: list[int] = []
     while isinstance(value, _SEQUENCES):
         shape.append(len(value))
-        _check_dimensions(len(shape), where)  # A list may contain itself.
+        _check_dimensions(len(shape), where)  # A list that contains itself must end the loop.
         if not value:
             break
         value = value[0]
@@ -243,7 +243,7 @@ def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str
 
 
 def _from_elements(elements: list[Any], where: str) -> Array:
-    """Find the kind that all elements have in common and return a flat array of it."""
+    """Return a flat array of the kind that all elements share."""
     if not elements:
         return np.empty(0, np.float64)
     types = set(map(type, elements))
@@ -255,8 +255,8 @@ def _from_elements(elements: list[Any], where: str) -> Array:
             f"{type(stranger).__name__}; expected numbers, bools, strings or protobuf messages"
         )
     if kinds == {"string"} or kinds == {"message"}:
-        # In an assignment of all at once, NumPy would test whether each is a sequence (packing
-        # 64 messages: 10x the time).
+        # Assigned at once, NumPy would test whether each element is a sequence (packing 64
+        # messages: 10x the time).
         return np.fromiter(elements, object, len(elements))
     if not kinds <= {"bool", "int", "float"} or ("bool" in kinds and len(kinds) > 1):
         raise SpecError(f"{where}: mixes {' and '.join(sorted(map(str, kinds)))} elements")
@@ -264,8 +264,8 @@ def _from_elements(elements: list[Any], where: str) -> Array:
         return np.array(elements, np.bool_)
     array = _integers(elements, where) if kinds == {"int"} else _floats(elements, kinds, where)
     if all(issubclass(of_element, np.generic) for of_element in types):
-        # A list of float32 scalars is a float32 array. But NumPy's common type of int64 and
-        # uint64 is a float.
+        # A list of float32 scalars becomes a float32 array. The common type of int64 and uint64,
+        # however, is a float in NumPy.
         common = np.result_type(*types)
         if common.kind in ("iu" if kinds == {"int"} else "f"):
             return array.astype(protocol_dtype(common, where))
@@ -273,8 +273,8 @@ def _from_elements(elements: list[Any], where: str) -> Array:
 
 
 def _integers(elements: list[Any], where: str) -> Array:
-    # np.array would convert a mix of large and negative integers to floats, and would wrap
-    # NumPy scalars.
+    # np.array would convert a mix of large and negative integers to floats, and would wrap NumPy
+    # scalars.
     elements = list(map(int, elements))
     try:
         return np.array(elements, np.int64)
@@ -304,11 +304,11 @@ def _kind(of_element: type) -> str | None:
     if issubclass(of_element, np.bool_):
         return "bool"
     if of_element is np.timedelta64:
-        return None  # In NumPy a subclass of np.integer.
+        return None  # A subclass of np.integer in NumPy.
     if issubclass(of_element, int | np.integer):
         return "int"
     if issubclass(of_element, float | np.float32 | np.float16):
-        # Excludes extended precision, which is np.floating too.
+        # Without extended precision, which is also np.floating.
         return "float"
     if issubclass(of_element, str):
         return "string"

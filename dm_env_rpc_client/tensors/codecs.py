@@ -1,9 +1,9 @@
-"""Codecs: one for each of the eleven data types, between arrays and payload messages.
+"""Codecs for the eleven data types, between arrays and payload messages.
 
 On the wire, a packed repeated field of a fixed-width type or of bools is a tag, a length and the
-little-endian memory of the array, and so is a `bytes` field. Such elements are copied as one
-block instead of one by one (float32 84x84x4: 71x faster than iterating). Elements that are
-varints, strings or messages go through protobuf.
+little-endian memory of the array; so is a `bytes` field. Such elements are copied as one block
+instead of one by one (float32 84x84x4: 71x faster than iterating). Elements that are varints,
+strings or messages are converted by protobuf.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Va
 DTypeLike: TypeAlias = npt.DTypeLike | int
 
 _FEW = 32
-"""Integers up to this many are encoded faster one by one than by operations on arrays."""
+"""The number of integers up to which encoding one by one is faster than array operations."""
 
 _ANY_BYTES = 512
 """The approximate size of an `Any` in memory without its contents."""
@@ -37,14 +37,14 @@ _LENGTH_DELIMITED = 2
 
 
 class Codec:
-    """Converts the elements of one data type between a flat array and a payload message.
+    """A converter of one data type between flat arrays and payload messages.
 
     Attributes:
       field: the name of the payload field, such as "floats".
       data_type: the DataType of the protocol.
       dtype: the NumPy dtype of an unpacked array; object for strings and messages.
       tag: the tag of the payload field in a serialized Tensor.
-      is_block: whether the elements on the wire are the same bytes as in an array.
+      is_block: whether elements have the same bytes on the wire and in an array.
     """
 
     is_block = False
@@ -70,14 +70,14 @@ class Codec:
         return self.dtype.kind in "iuf"
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
-        """Write the elements of `array`, which has the dtype of this codec, into `message`."""
+        """Write the elements of `array`, in this codec's dtype, into `message`."""
         payload = getattr(message, self.field)
         payload.SetInParent()
         payload.array.extend(array.ravel().tolist())
 
     def encode(self, array: Array) -> bytes:
         """Return the serialized payload message with the elements of `array`."""
-        # If all varints have one byte, int64 84x84 is 18x as fast as one by one.
+        # One-byte varints as a block: for int64 84x84, 18x as fast as one by one.
         if array.dtype.kind in "iu" and array.size > _FEW:
             if 0 <= array.min() <= array.max() <= 0x7F:
                 return _as_field(array.astype(np.uint8).tobytes())
@@ -89,7 +89,7 @@ class Codec:
         return encoded
 
     def memory(self, array: Array) -> bytes | memoryview:
-        """Return the elements as they are in a message, for a codec with `is_block`."""
+        """Return the elements in their wire format, for a codec with `is_block`."""
         raise NotImplementedError(f"{self.name} is stored as varints or messages")
 
     def unpack(self, message: PayloadMessage) -> Array:
@@ -97,7 +97,7 @@ class Codec:
         return self._elements(getattr(message, self.field).array)
 
     def pack_one(self, message: PayloadMessage, element: Any) -> None:
-        """Write one element, a scalar of the type of this codec, into `message`."""
+        """Write one element, a scalar of this codec's type, into `message`."""
         getattr(message, self.field).array.append(element)
 
     def unpack_one(self, message: PayloadMessage) -> Any:
@@ -125,7 +125,7 @@ class Codec:
 
 
 class _BytesCodec(Codec):
-    """8-bit integers: the payload is a `bytes` field."""
+    """8-bit integers, whose payload is a `bytes` field."""
 
     is_block = True
 
@@ -182,17 +182,17 @@ class _BlockCodec(Codec):
         header = b"\x0a" + varint(size)
         block = payload.SerializeToString()
         if len(block) != len(header) + size or not block.startswith(header):
-            # The payload is empty or has unknown fields beside the elements.
+            # The payload is empty, or has unknown fields besides the elements.
             return super().unpack(message)
         array: Array = np.frombuffer(block, self._wire_dtype, count, len(header))
         return array.astype(self.dtype, copy=True)
 
 
 class _BoolCodec(_BlockCodec):
-    """A bool is a varint of one byte, 0 or 1, as in the arrays that NumPy makes."""
+    """Bools: varints of one byte, 0 or 1, as in arrays made by NumPy."""
 
     def encode(self, array: Array) -> bytes:
-        # In a view of other memory, any byte other than 0 may represent True.
+        # In a view of foreign memory, any byte other than 0 may represent True.
         return super().encode(array.view(np.uint8) != 0)
 
     def memory(self, array: Array) -> bytes | memoryview:
@@ -200,7 +200,7 @@ class _BoolCodec(_BlockCodec):
 
 
 class _StringCodec(Codec):
-    """Strings stay Python strings: NumPy's string type would pad each to the longest."""
+    """Strings, kept as Python strings: NumPy's string type would pad each to the longest."""
 
     def unpack_one(self, message: PayloadMessage) -> Any:
         elements = getattr(message, self.field).array
@@ -211,7 +211,7 @@ class _StringCodec(Codec):
 
 
 class _ProtoCodec(Codec):
-    """Messages, each copied into its own Any: elements share no memory with the tensor."""
+    """Messages, each copied into its own Any, so that elements share no memory with the tensor."""
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
         payload = getattr(message, self.field)
@@ -254,7 +254,7 @@ _BY_DTYPE = {codec.dtype: codec for codec in _CODECS if codec.dtype.kind != "O"}
 
 
 _SMALL_BYTES = 1 << 10
-"""Arrays up to this are copied once more, rather than made a view of."""
+"""Arrays up to this size are copied once more, which is faster than creating a view."""
 
 _ONE_BYTE = [bytes([number]) for number in range(0x80)]
 
@@ -270,7 +270,7 @@ _BY_SCALAR: dict[type[Any], Codec] = {
 def codec_of_plain_value(value: Any) -> Codec | None:
     """Return the codec of a value whose type alone determines its data type.
 
-    These are plain scalars and arrays. None for lists, large integers and arrays of other byte
+    Applies to plain scalars and arrays. None for lists, large integers and arrays of other byte
     orders, whose contents have to be examined.
     """
     if type(value) is np.ndarray:
@@ -284,9 +284,9 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
     """Return the codec of a DataType number or of a NumPy dtype.
 
     Args:
-      dtype: a DataType of the protocol, or anything `np.dtype` takes. `str` is STRING,
-        `object` is PROTO.
-      where: what has the dtype, for the error message.
+      dtype: a DataType of the protocol, or any argument of `np.dtype`. `str` is STRING, `object`
+        is PROTO.
+      where: the name of its owner in error messages.
 
     Raises:
       SpecError: the protocol has no such data type.
@@ -323,7 +323,7 @@ def codec_of_value(value: Any, array: Array) -> Codec:
 
 
 def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
-    """Return the codec of the payload that is set; SpecError if none is."""
+    """Return the codec of a message's payload; SpecError if it has none."""
     field = message.WhichOneof("payload")
     if field is None:
         raise SpecError(f"{where}: the tensor has no payload")
@@ -331,7 +331,7 @@ def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
 
 
 def varint(number: int) -> bytes:
-    """Return a number of up to 64 bits as protobuf writes lengths and integers."""
+    """Return a number of up to 64 bits in protobuf's encoding of lengths and integers."""
     number &= 0xFFFFFFFFFFFFFFFF
     if number <= 0x7F:
         return _ONE_BYTE[number]
@@ -347,7 +347,7 @@ def read_varint(message: bytes | bytearray | memoryview, i: int) -> tuple[int, i
     """Return the number that begins at message[i], and the position after it.
 
     Raises:
-      IndexError: the message ends in it, or it is longer than a number of 64 bits.
+      IndexError: the message ends within the number, or the number exceeds 64 bits.
     """
     number = shift = 0
     while True:
@@ -387,5 +387,5 @@ def _copy(message: any_pb2.Any) -> any_pb2.Any:
 
 
 def _object_array(elements: Sequence[Any]) -> Array:
-    # In an assignment of all at once, NumPy would test whether each is a sequence.
+    # Assigned at once, NumPy would test whether each element is a sequence.
     return np.fromiter(elements, object, len(elements))

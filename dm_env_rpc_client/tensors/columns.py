@@ -1,9 +1,8 @@
-"""Arrays with a row for each of several environments, and the values that a row takes.
+"""Arrays with one row for each of several environments, and the values that a row accepts.
 
-What fills the rows of a batch, of rollouts or of a vector environment takes values by `Column`. A
-row takes the values that an environment of its own may return, and refuses those that would change:
-an assignment of NumPy wraps 300 to 44 in an uint8, fills a row with one number, parses "0.5", and
-makes 0 of NaN.
+Batches, rollouts and vector environments fill their rows through `Column`. A row accepts the values
+that a single environment may return, and rejects values that would change: NumPy's assignment wraps
+300 to 44 in an uint8, fills a row with one number, parses "0.5", and converts NaN to 0.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from dm_env_rpc_client.tensors.specs import (
 )
 
 VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
-"""Specs of arrays of variable length, whose rows are not one array."""
+"""Specs of arrays of variable length, whose rows do not form one array."""
 
 
 def batch_spec(spec: specs.Array, count: int) -> specs.Array:
-    """Return the spec of `count` values of a spec, as `Rows` holds them."""
+    """Return the spec of `count` values of a spec, stacked as in `Rows`."""
     shape = (count, *spec.shape)
     if isinstance(spec, VARIABLE):
         return specs.Array((count,), object, spec.name)
@@ -48,10 +47,10 @@ def batch_spec(spec: specs.Array, count: int) -> specs.Array:
 def row_tensor_spec(
     tensor_spec: dm_env_rpc_pb2.TensorSpec, count: int
 ) -> dm_env_rpc_pb2.TensorSpec:
-    """Return the spec of one row of values that are stacked along a first axis.
+    """Return the spec of one row from the spec of stacked rows.
 
     Args:
-      tensor_spec: of all rows, [count, ...].
+      tensor_spec: the spec of all rows, [count, ...].
       count: the number of rows.
 
     Raises:
@@ -60,8 +59,8 @@ def row_tensor_spec(
     where = f"spec {tensor_spec.name!r}"
     if not tensor_spec.shape or tensor_spec.shape[0] != count:
         raise SpecError(
-            f"{where}: has shape {list(tensor_spec.shape)}; expected {count} rows, as the other "
-            "specs of the batch have"
+            f"{where}: has shape {list(tensor_spec.shape)}; expected {count} rows, like the other "
+            "specs of the batch"
         )
     low, high = check_spec(tensor_spec, where).bounds
     row = dm_env_rpc_pb2.TensorSpec(
@@ -76,22 +75,23 @@ class Column:
     """The rows of one observation, reward or discount.
 
     Args:
-      spec: of one row.
+      spec: the spec of one row.
       rows: the shape of the rows, such as (N,).
-      label: names a value in errors, such as "observation 'arm.torque'".
-      dtype: of the array; None for the one in which values are sent: int32 in place of int16,
-        objects for texts.
+      label: the name of a value in errors, such as "observation 'arm.torque'".
+      dtype: the dtype of the array; None for the dtype on the wire: int32 for int16, objects for
+        strings.
 
     Attributes:
-      array: the rows, of the shape of the rows and that of one row; zeros, empty texts or messages.
-      dtype: of the array.
-      known_dtype: the dtype of the arrays that a row takes as they are. No array has that of a
-        column of objects, whose elements have to be looked at.
-      shape: of one row.
-      type: the type of the scalars that a row takes as they are; None if it takes arrays alone.
+      array: the rows, with the shape of the rows followed by that of one row; initially zeros,
+        empty strings or empty messages.
+      dtype: the dtype of the array.
+      known_dtype: the dtype of arrays that a row accepts unchecked. For a column of objects, whose
+        elements must be examined, no array has it.
+      shape: the shape of one row.
+      type: the type of scalars that a row accepts unchecked; None if it accepts arrays only.
 
     Raises:
-      SpecError: values with this spec cannot be sent.
+      SpecError: values of this spec cannot be sent.
     """
 
     __slots__ = ("_codec", "_label", "_may_round", "array", "dtype", "known_dtype", "shape", "type")
@@ -119,9 +119,9 @@ class Column:
             self.type = float if self.dtype == np.float64 else self.dtype.type
 
     def taken(self, value: Any) -> Any:
-        """Return a value that an assignment puts into a row as it is, or rounded.
+        """Return a value that can be assigned to a row unchanged, or rounded to its dtype.
 
-        It is found out at once for most values; others are `fitted`, or refused as there.
+        Most values are recognized at once; others are `fitted`, or rejected there.
         """
         if type(value) is np.ndarray:
             if value.shape == self.shape:
@@ -137,7 +137,7 @@ class Column:
         """Return a value in the dtype and shape of a row.
 
         Args:
-          value: what an environment has returned.
+          value: the value returned by an environment.
 
         Raises:
           SpecError: it has another shape, or the dtype cannot represent an element exactly.
@@ -149,7 +149,7 @@ class Column:
         if array.shape != self.shape:
             raise SpecError(f"{label}: has shape {list(array.shape)}; expected {list(self.shape)}")
         if codec.data_type == dm_env_rpc_pb2.STRING:
-            # One text that cannot be sent would fail the answer of all rows.
+            # Checked here, because an unsendable text would fail the answer of all rows.
             packing.pack_array(array, codec, label)
         return array if self.shape else array[()]
 
@@ -159,9 +159,9 @@ _NO_DTYPE = np.dtype([("no array has this dtype", np.void, 1)])
 _DOUBLE = np.dtype(np.float64)
 
 _SMALL = float(np.finfo(np.float32).max) ** 2
-"""If the sum of squares is less, no element is too large for float32, infinite or NaN."""
+"""Below this sum of squares, every element is finite and within the range of float32."""
 
 
 def _is_small(array: npt.NDArray[np.float64]) -> bool:
-    """Whether an array can be rounded to float32, by one operation."""
+    """Whether an array can be rounded to float32, tested with one operation."""
     return bool(np.vdot(array, array) < _SMALL)

@@ -1,7 +1,7 @@
-"""Control of actions by hand: values that suit a spec, keys, and actions that are made of both.
+"""Manual control of actions: values that suit a spec, keys, and actions made of both.
 
-A notebook has widgets and a box for keys, the command line a window. Keys are named as in a
-browser's `KeyboardEvent.key`, letters in lower case.
+A notebook has widgets and a key field, the command line a window. Keys are named as in a browser's
+`KeyboardEvent.key`, letters in lower case.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ROOT = "action"
 _AXES = (("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"), ("a", "d"), ("s", "w"))
 _DIGITS = "0123456789"
 _LETTERS = "zxcvfgbnmhjklqetyuiop"
-"""The keys that no axis has, without r, which resets."""
+"""The keys that no axis uses, without r, which resets."""
 
 _MOST_ELEMENTS = 16
-"""Maximum number of elements of a vector whose first elements have keys."""
+"""The maximum number of elements of a vector whose first elements get keys."""
 
-# By the number of values. The order of four is that of FrozenLake; the first of five values is no
-# direction.
+# By the number of values. Four values are in the order of FrozenLake; the first of five values is
+# no direction.
 _ARROWS: dict[int, tuple[str | None, ...]] = {
     4: ("ArrowLeft", "ArrowDown", "ArrowRight", "ArrowUp"),
     5: (None, "ArrowLeft", "ArrowRight", "ArrowDown", "ArrowUp"),
@@ -42,7 +42,7 @@ _ARROWS: dict[int, tuple[str | None, ...]] = {
 
 
 class Element(NamedTuple):
-    """A number of a bounded spec: at which index, () for a scalar, and its bounds."""
+    """A number of a bounded spec: its index, () for a scalar, and its bounds."""
 
     at: tuple[int, ...]
     low: Any
@@ -53,9 +53,9 @@ class Change(NamedTuple):
     """The effect of a key on an action.
 
     Attributes:
-      name: the flat name of what it sets.
-      value: the value.
-      at: the index of the element that has the value; `...` for all.
+      name: the flat name of the changed value.
+      value: the new value.
+      at: the index of the changed element; `...` for all.
     """
 
     name: str
@@ -68,20 +68,20 @@ class Change(NamedTuple):
 
 
 def few_values(spec: specs.Array, most: int) -> list[Any]:
-    """Return the values of a scalar that has at most `most`; nothing for any other spec."""
+    """Return all values of a scalar with at most `most` values; empty for any other spec."""
     if spec.shape:
         return []
     if spec.dtype.kind == "b":
         return [False, True]
     if spec.dtype.kind not in "iu" or not isinstance(spec, specs.BoundedArray):
         return []
-    # As Python integers: the difference may not fit into the dtype.
+    # As Python integers, because the difference may not fit into the dtype.
     low, high = int(spec.minimum), int(spec.maximum)
     return list(range(low, high + 1)) if 0 <= high - low < most else []
 
 
 def elements(spec: specs.Array, most: int) -> list[Element]:
-    """Return the numbers of a bounded scalar, or of a vector of at most `most` of them."""
+    """Return the numbers of a bounded scalar, or of a bounded vector of up to `most` numbers."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
         return []
     if len(spec.shape) > 1 or (spec.shape and not 0 < spec.shape[0] <= most):
@@ -93,18 +93,18 @@ def elements(spec: specs.Array, most: int) -> list[Element]:
 
 
 def idle(spec: specs.Array) -> Any:
-    """Return the default value of an action: the middle value of three, or the nearest to 0.
+    """Return the default value of an action: the middle one of three values, or the nearest to 0.
 
-    Three values are taken as back, stay and forth.
+    Three values usually mean back, stay and forth.
     """
     value = np.asarray(spec.generate_value())
     if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
         low, high = spec.minimum, spec.maximum
         value = np.clip(np.zeros_like(value), low, high)
         if spec.dtype.kind in "iu":
-            with np.errstate(over="ignore"):  # Their difference may not fit into the dtype.
+            with np.errstate(over="ignore"):  # The difference may not fit into the dtype.
                 value = np.where(high - low == 2, low + 1, value)
-    # An array of fixed-width strings would cut longer ones off.
+    # An array of fixed-width strings would truncate longer ones.
     is_text = isinstance(spec, specs.StringArray)
     return np.array(value, object if is_text else spec.dtype)[()]
 
@@ -133,7 +133,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
             return conforming[()]
         with np.errstate(over="ignore"):
             narrowed = conforming.astype(spec.dtype)
-        # The protocol has no 16-bit dtypes; a value of the next wider one may not fit.
+        # The protocol has no 16-bit dtypes; a value of the next wider dtype may not fit.
         is_float = narrowed.dtype.kind == "f"
         if not np.all(np.isfinite(narrowed) if is_float else narrowed == conforming):
             raise SpecError(f"{where}: {value!r} does not fit its dtype, {spec.dtype.name}")
@@ -175,20 +175,20 @@ def checked_change(
     """Return the change that sets one value of an action.
 
     Args:
-      named: the flat name, perhaps with the index of an element, such as "arm.torque[0]"; "" for
-        the only action.
+      named: the flat name, optionally with the index of an element, such as "arm.torque[0]"; ""
+        for the only action.
       value: the value.
       action_specs: specs by flat name.
       where: a prefix of error messages.
 
     Raises:
-      SpecError: the action is unknown or not named, or the value is invalid.
+      SpecError: the action is unknown or required, or the value is invalid.
     """
     if not named and len(action_specs) == 1:
         (named,) = action_specs
     if not named:
         known = ", ".join(map(repr, action_specs)) or "none"
-        raise SpecError(f"{where}name the action that it sets; actions: {known}")
+        raise SpecError(f"{where}name the action to set; actions: {known}")
     found = _NAMED.fullmatch(named)
     assert found is not None
     name, index = found["name"], tuple(map(int, re.findall(r"\d+", found["index"])))
@@ -204,7 +204,7 @@ def checked_change(
 def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> specs.Array:
     shape = tuple(spec.shape)
     if len(index) != len(shape) or not all(map(int.__lt__, index, shape)):
-        raise SpecError(f"{where}: there is no such element; its shape is {list(shape)}")
+        raise SpecError(f"{where}: no such element; its shape is {list(shape)}")
     if isinstance(spec, specs.StringArray):
         return specs.StringArray((), name=spec.name)
     if not isinstance(spec, specs.BoundedArray):
@@ -214,7 +214,7 @@ def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> spec
 
 
 def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-    """Return values by flat name after changes; later changes override earlier ones."""
+    """Return a copy of values by flat name after changes; later changes override earlier ones."""
     arrays = dict(values)
     for change in changes:
         if change.at is ...:
@@ -229,15 +229,15 @@ def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, A
 def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, list[Change]]:
     """Return keys for actions, derived from their specs.
 
-    The arrows, then a and d, s and w set the two ends of numbers: of bounded floats, and of
-    integers with two or three values. Four or five values are directions if the arrows are free.
-    Digits set the values of the first action that has few, letters those beyond ten, and the bools.
+    The arrows, then a and d, s and w set numbers to their bounds: bounded floats, and integers with
+    two or three values. Four or five values are directions if the arrows are free. Digits set the
+    values of the first action with few values; letters set its values beyond ten, and bools.
 
     Args:
       action_specs: the specs by flat name.
 
     Returns:
-      For each key, what it changes.
+      The changes made by each key.
     """
     keys: dict[str, list[Change]] = {}
     axes, letters = iter(_AXES), iter(_LETTERS)
@@ -275,39 +275,39 @@ def _has_two_ends(element: Element) -> bool:
 
 
 class Keys:
-    """The action set by the pressed keys.
+    """The state of the keyboard, and the changes that it makes to an action.
 
-    A key that was pressed and released between two steps counts in one step. Of two keys for one
-    value the one that was pressed last wins. Keys may be pressed in another thread.
+    A key pressed and released between two steps counts in one step. If two keys set the same value,
+    the last one pressed wins. Keys may be pressed in another thread.
 
     Args:
-      changes: for each key, what it changes.
+      changes: the changes made by each key.
     """
 
     def __init__(self, changes: Mapping[str, Sequence[Change]]):
         self.changes = changes
-        # Without a lock: each line changes or reads one of them at once.
+        # No lock: each statement changes or reads one of them atomically.
         self._held: dict[str, None] = {}
         self._tapped: collections.deque[str] = collections.deque()
 
     def press(self, key: str, repeated: bool = False) -> None:
-        """Note that a key is down; `repeated` if it was down before."""
+        """Record that a key is down; `repeated` if it was down before."""
         if not repeated:
             self._tapped.append(key)
             self._held.pop(key, None)
         self._held[key] = None
 
     def release(self, key: str) -> None:
-        """Note that a key is up."""
+        """Record that a key is up."""
         self._held.pop(key, None)
 
     def take(self) -> list[Change]:
-        """Return the changes of the next step."""
+        """Return the changes of the next step, and clear keys that were tapped."""
         down = [self._tapped.popleft() for _ in range(len(self._tapped))]
         return [change for key in (*down, *self._held) for change in self.changes[key]]
 
     def legend(self) -> list[tuple[str, str]]:
-        """Return the keys and the text of each key's effect."""
+        """Return each key with a text of its effect."""
         return [
             (key, shorten(", ".join(map(str, changes)), 60))
             for key, changes in self.changes.items()

@@ -34,7 +34,7 @@ def np_type_to_data_type(np_type: npt.DTypeLike) -> dm_env_rpc_pb2.DataType:
     """Return the DataType of a NumPy dtype; the reverse of `data_type_to_np_type`.
 
     Args:
-      np_type: what `np.dtype` takes, such as `np.float32`.
+      np_type: any argument of `np.dtype`, such as `np.float32`.
 
     Raises:
       SpecError: the protocol has no such data type, as for 16-bit and complex numbers.

@@ -1,8 +1,8 @@
-"""`Limits`: how much memory a received message may take, and its bookkeeping.
+"""`Limits` on the memory of a received message, and the bookkeeping for them.
 
-A few bytes can ask for gigabytes: one element fills an array of any shape, a string or an `Any`
-takes two bytes on the wire and up to 650 in memory. So the parts of a message share one budget,
-which is charged before the memory is taken (`bounded_parsing.py` before protobuf parses,
+A few bytes can claim gigabytes: one element fills an array of any shape, and a string or an `Any`
+takes two bytes on the wire and up to 650 in memory. Therefore the parts of a message share one
+budget, which is charged before memory is allocated (`bounded_parsing.py` before protobuf parses,
 `packing.py` before an array is filled).
 """
 
@@ -16,7 +16,7 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 
 MAX_MESSAGE_BYTES = (1 << 31) - 1
-"""The largest message of protobuf."""
+"""Protobuf's maximum size of a message."""
 
 _LISTED = 32
 """The number of names that an error message lists."""
@@ -26,42 +26,42 @@ _LISTED = 32
 class Limits:
     """Limits for a received message.
 
-    To `EnvCApiEnvironment`, a message is what it copies from the memory of a library at a time: all
-    observations of a step, or all those of its events.
+    For `EnvCApiEnvironment`, a message is the data copied from a library's memory at a time: all
+    observations of a step, or all observations of its events.
 
     With the defaults, a message takes at most 4 times its size plus 64 MiB of memory; 5 times on a
     client over the transport "grpc", since grpcio keeps a copy.
 
     Attributes:
       message_bytes: the size of a message.
-      expanded_bytes: bytes by which the arrays of one message may be larger than the message:
-        arrays that one element fills, and integers that take fewer bytes on the wire.
-      strings: the number of strings in all tensors of a message, and of integers that are not
-        packed.
+      expanded_bytes: the bytes by which the arrays of one message may exceed the message: arrays
+        filled with one element, and integers that take fewer bytes on the wire.
+      strings: the number of strings, and of integers that are not packed, in all tensors of a
+        message.
       messages: the number of protobuf messages (`Any`) in all tensors and error details of a
         message.
-      specs: the number of actions, observations or settings in a message; of a C library also that
-        of its events or properties.
+      specs: the number of actions, observations or settings in a message; for a C library also of
+        its events or properties.
       name_bytes: the size of the name of a world, an action, an observation, a setting or a
         property of a C library.
-      nesting: the number of levels in a name, which periods separate; or of the properties of a C
+      nesting: the number of levels in a name, separated by periods; or of the properties of a C
         library.
-      error_bytes: the size of text and details of an error; the rest is cut off.
-      text_bytes: the size of a text that a C library gives as the value of a property.
-      chunk_bytes: the size of a chunk of a recording, a file, before and after decompression. What
-        a reader keeps of the file, such as the TimeSteps of its open episodes, may take as much,
-        or 4 times the size of the file if that is more. With a message of this size or less,
-        reading takes at most 4 times as much plus 64 MiB.
-      held_bytes: what all settings that a server keeps for its worlds may take together.
+      error_bytes: the size of an error's text and details; the rest is cut off.
+      text_bytes: the size of a text that a C library returns as the value of a property.
+      chunk_bytes: the size of a chunk of a recording file, before and after decompression. The data
+        that a reader keeps, such as the TimeSteps of open episodes, may take the same amount, or 4
+        times the size of the file if that is more. If messages are no larger than this, reading
+        takes at most 4 times this size plus 64 MiB.
+      held_bytes: the total size of all settings that a server keeps for its worlds.
 
     Raises:
-      SpecError: a limit is not an integer from 1 on, or `message_bytes` is above 2 GiB, the
-        largest message of protobuf.
+      SpecError: a limit is not a positive integer, or `message_bytes` is above 2 GiB, protobuf's
+        maximum.
     """
 
     message_bytes: int = 128 << 20
-    # The expanded parts of a message may be in memory three times: as protobuf parsed them,
-    # as an array, and as what a bound or a cast makes of it.
+    # Expanded parts of a message may be in memory three times: as parsed by protobuf, as an array,
+    # and as the result of a bound or a cast.
     expanded_bytes: int = 24 << 20
     # Up to 80 bytes each: a reference of protobuf, one of NumPy, and the str.
     strings: int = 1 << 19
@@ -91,7 +91,7 @@ class Limits:
 
         Args:
           name: the name.
-          where: what it names, for the error message.
+          where: the kind of the named object, for the error message.
         """
         # A character has at most four bytes.
         if len(name) * 4 > self.name_bytes:
@@ -121,8 +121,8 @@ class Budget:
         self._strings = limits.strings
         self._messages = limits.messages
         self._entries = limits.specs
-        # Skipping a field takes time, not memory; a message of valid parts has fewer, since
-        # strings and packed elements are not visited one by one.
+        # Skipping a field takes time, not memory. Messages with valid parts have fewer fields,
+        # since strings and packed elements are not visited separately.
         self._fields = 2 * limits.messages + 8 * limits.specs
 
     def check_name_size(self, size: int, where: str) -> None:
@@ -134,13 +134,13 @@ class Budget:
             )
 
     def expand(self, size: int, where: str) -> None:
-        """Charge `size` bytes of memory beyond those of the message; SpecError if over."""
+        """Charge `size` bytes of memory beyond the message's own; SpecError if over."""
         self._expanded -= size
         if self._expanded < 0:
             limit = self._limits.expanded_bytes
             raise SpecError(
                 f"{where}: its elements take {size} bytes more than in the message; the arrays of "
-                f"a message may take {limit} bytes more together (Limits.expanded_bytes)"
+                f"a message may exceed it by {limit} bytes in total (Limits.expanded_bytes)"
             )
 
     def take_strings(self, count: int, where: str) -> None:
@@ -150,7 +150,7 @@ class Budget:
             raise _too_many(where, self._limits.strings, "strings", "strings")
 
     def take_messages(self, count: int, where: str) -> None:
-        """Charge messages in tensors and in details of errors; SpecError if over."""
+        """Charge messages in tensors and in error details; SpecError if there are too many."""
         self._messages -= count
         if self._messages < 0:
             raise _too_many(where, self._limits.messages, "protobuf messages", "messages")
@@ -170,12 +170,12 @@ class Budget:
 
 
 def largest_array(limits: Limits) -> int:
-    """Return the size in bytes of the largest array that any message may have."""
+    """Return the maximum size in bytes of an array in a message."""
     return limits.message_bytes + limits.expanded_bytes
 
 
 def listed(known: Iterable[object]) -> str:
-    """Return the first names or UIDs of many, for an error message; "none" for none."""
+    """Return the first names or UIDs of many, for an error message; "none" if there are none."""
     shown = [repr(one) for one in itertools.islice(known, _LISTED + 1)]
     if len(shown) > _LISTED:
         shown[_LISTED] = "..."
@@ -183,11 +183,11 @@ def listed(known: Iterable[object]) -> str:
 
 
 def shortened(text: str, size: int) -> str:
-    """Return text of at most about `size` bytes: its beginning, and how long it was.
+    """Return text cut to about `size` bytes, followed by its original size.
 
     Args:
       text: the text.
-      size: bytes, in UTF-8.
+      size: the maximum size in bytes, as UTF-8.
     """
     if len(text) * 4 <= size:
         return text
@@ -198,22 +198,22 @@ def shortened(text: str, size: int) -> str:
 
 
 def sendable(text: str, size: int) -> str:
-    """Return text that a message can have: `shortened`, and without surrogates.
+    """Return text that fits a message: `shortened`, and without surrogates.
 
     Args:
       text: the text.
-      size: bytes, in UTF-8.
+      size: the maximum size in bytes, as UTF-8.
     """
     short = shortened(text, size)
     return short if short.isascii() else short.encode(errors="replace").decode()
 
 
 def described(error: BaseException, text_of: Callable[[BaseException], str] = str) -> str:
-    """Return the name and the text of an error of foreign code, whose text may raise one, too.
+    """Return the name and text of a foreign error, whose `str` may itself raise an error.
 
     Args:
       error: the error.
-      text_of: returns its text; `repr` has the name already.
+      text_of: returns its text; `repr` already includes the name.
     """
     name = type(error).__name__
     try:

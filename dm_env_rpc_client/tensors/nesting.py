@@ -1,11 +1,11 @@
-"""Nested dictionaries and their flat form with separated names, and structures without an end.
+"""Nested dictionaries and their flat form with separated names, and unbounded structures.
 
 The protocol has only flat names; a period in a name separates two levels of nesting ("Nested
 actions or observations" in the protocol overview).
 
-Lists, mappings and arrays of objects may contain themselves, or have thousands of levels. Code that
-packs values goes through a bounded number of levels and asks here only where they end, so values of
-a usual depth cost nothing.
+Lists, mappings and arrays of objects may contain themselves, or have thousands of levels. Packing
+code descends a bounded number of levels and only then calls functions here, so values of the usual
+depth cost nothing extra.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dm_env_rpc_client.tensors import memory_limits
 
 def contains_itself(value: Any) -> bool:
     """Whether a list, tuple, mapping or array of objects contains itself, at any level."""
-    # Without recursion: the value may be deeper than Python's stack.
+    # Without recursion, because the value may be deeper than Python's stack.
     above: set[int] = set()
     done: set[int] = set()
     left: list[tuple[Any, bool]] = [(value, False)]
@@ -45,23 +45,25 @@ def contains_itself(value: Any) -> bool:
 
 
 def too_deep(value: Any, where: str, most: int) -> SpecError:
-    """Return the error for a value of more levels than are packed.
+    """Return the error for a value with more levels than can be packed.
 
     Args:
       value: the value.
-      where: what it is.
-      most: the number of levels.
+      where: its name in the error.
+      most: the maximum number of levels.
     """
     if contains_itself(value):
         return SpecError(f"{where}: {_itself(value)}")
-    return SpecError(f"{where}: more than {most} levels deep: {arguments.shown(value)}; give fewer")
+    return SpecError(
+        f"{where}: more than {most} levels deep: {arguments.shown(value)}; use fewer levels"
+    )
 
 
 def text_of_deep(value: Any) -> str:
-    """Return the text of a value that is below the last level that is packed.
+    """Return the text of a value below the last level that is packed.
 
     Raises:
-      SpecError: it contains itself.
+      SpecError: the value contains itself.
     """
     if contains_itself(value):
         raise SpecError(_itself(value))
@@ -69,7 +71,7 @@ def text_of_deep(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return `repr(value)`, or a shorter text for a value that is too deep for it."""
+    """Return `repr(value)`, or a shortened text if the value is too deep for `repr`."""
     try:
         return repr(value)
     except RecursionError:
@@ -93,7 +95,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
 SEPARATOR = "."
 
 MAX_NESTING = memory_limits.DEFAULT.nesting
-"""The maximum number of levels in one name; each is a dictionary in a dictionary."""
+"""The maximum number of levels in one name; each is a nested dictionary."""
 
 
 def flatten_dict(
@@ -102,19 +104,18 @@ def flatten_dict(
     """Join the keys of nested mappings into flat names.
 
     Args:
-      input_dict: the mapping. Values that are mappings, other than empty ones and
-        protobuf messages (Struct is a mapping), are flattened in turn; everything else
-        is a leaf.
-      separator: put between the keys of two levels.
-      strict: refuse keys that contain the separator. If False, such a key is taken as a
-        flat name.
+      input_dict: the mapping. Values that are mappings, other than empty ones and protobuf messages
+        (Struct is a mapping), are flattened in turn; everything else is a leaf.
+      separator: inserted between the keys of two levels.
+      strict: whether to reject keys that contain the separator. If False, such a key is a flat
+        name.
 
     Returns:
       A dict from flat name to leaf, in the order of the input.
 
     Raises:
       SpecError: a key is not a string or, if `strict`, contains the separator; two keys
-        give the same flat name; or there are more than `MAX_NESTING` levels.
+        result in the same flat name; or there are more than `MAX_NESTING` levels.
     """
     flat: dict[str, Any] = {}
     _flatten_into(flat, input_dict, "", separator, strict, 1)
@@ -130,7 +131,7 @@ def _flatten_into(
     level: int,
 ) -> None:
     if level > MAX_NESTING:
-        # A mapping may also contain itself.
+        # This also stops at a mapping that contains itself.
         raise SpecError(f"more than {MAX_NESTING} levels of nesting at {prefix[:40]!r}...")
     for key, value in nested.items():
         if not isinstance(key, str):
@@ -154,21 +155,21 @@ def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, A
 
     Args:
       input_dict: a mapping from flat name to leaf.
-      separator: what separates the keys of two levels.
+      separator: the separator between the keys of two levels.
 
     Returns:
-      Nested dicts, ordered by the first name that needs them.
+      Nested dicts, ordered by their first names.
 
     Raises:
       SpecError: a name is a leaf and also the parent of another name, is not a string, or
-        has more than `MAX_NESTING` levels; the separator is empty.
+        has more than `MAX_NESTING` levels; or the separator is empty.
     """
     check_unambiguous(input_dict, separator)
     return nest(input_dict, separator)
 
 
 def nest(flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """`unflatten_dict` for names that `check_unambiguous` has checked."""
+    """Rebuild nested dictionaries from names that `check_unambiguous` has accepted."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, leaf = name.split(separator)

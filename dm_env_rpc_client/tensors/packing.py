@@ -1,10 +1,10 @@
-"""Tensor messages to NumPy arrays and back.
+"""Conversion of Tensor messages to NumPy arrays and back.
 
 Elements are sent in row-major order, in the payload message of their type (see `codecs`).
 
-Rules from "Tensors" in the protocol overview: at most one dimension of a shape is
-negative and follows from the number of elements; a single element represents an array of any
-shape with all elements equal; an empty shape is a scalar.
+Rules from "Tensors" in the protocol overview: at most one dimension of a shape is negative, and its
+length follows from the number of elements; a single element represents an array of any shape with
+all elements equal; an empty shape is a scalar.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def pack_tensor(
     """Pack a value into a Tensor message.
 
     Args:
-      value: a number, bool, string, protobuf message (packed into an Any, unless it is
-        one), NumPy scalar or array of any memory layout, or nested lists of these.
-      dtype: the type to pack as: a DataType, or a NumPy dtype or type. None derives it
-        from the value: Python floats are DOUBLE, Python integers INT64 (or UINT64 if they
-        are too large for INT64).
-      try_compress: if all elements are equal, send only one.
+      value: a number, bool, string, protobuf message (packed into an Any unless it is one), NumPy
+        scalar or array of any memory layout, or nested lists of these.
+      dtype: the target type: a DataType, or a NumPy dtype or type. None derives it from the value:
+        Python floats are DOUBLE, Python integers INT64 (or UINT64 if they are too large for
+        INT64).
+      try_compress: whether to send a single element if all are equal.
 
     Returns:
       The Tensor, with the shape of the value.
@@ -59,14 +59,14 @@ def pack_tensor(
 def pack_value(
     value: Any, codec: Codec | None, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
-    """`pack_tensor` for a caller that has the codec and a name for error messages."""
+    """Pack a value like `pack_tensor`, with a given codec and a name for error messages."""
     own = codec_of_plain_value(value)
     if own is not None and (codec is None or codec is own):
         if type(value) is not np.ndarray:
             tensor = dm_env_rpc_pb2.Tensor()
             try:
                 own.pack_one(tensor, value.item() if isinstance(value, np.generic) else value)
-            except ValueError as error:  # A lone surrogate.
+            except ValueError as error:  # From a lone surrogate.
                 raise SpecError(f"{where}: cannot be packed: {error}") from error
             return tensor
         if value.ndim <= MAX_DIMENSIONS:
@@ -78,7 +78,7 @@ def pack_value(
 
 
 def as_tensor(value: Any, where: str) -> dm_env_rpc_pb2.Tensor:
-    """Pack a value by its own type; a Tensor stays as it is."""
+    """Pack a value by its own type; return a Tensor unchanged."""
     if isinstance(value, dm_env_rpc_pb2.Tensor):
         return value
     return pack_value(value, None, where)
@@ -107,7 +107,7 @@ def pack_array(
         tensor = dm_env_rpc_pb2.Tensor(shape=shape)
         codec.pack(tensor, array)
     except (ValueError, protobuf_message.EncodeError) as error:
-        # A length beyond int32, a lone surrogate, a message without a required field.
+        # From a length beyond int32, a lone surrogate, or a message without a required field.
         raise SpecError(f"{where}: cannot be packed: {error}") from error
     return tensor
 
@@ -115,7 +115,9 @@ def pack_array(
 def check_packable(array: Array, where: str) -> None:
     """Raise SpecError if an array is too large for a message."""
     if array.nbytes > MAX_MESSAGE_BYTES:
-        raise SpecError(f"{where}: takes {array.nbytes} bytes; a message holds {MAX_MESSAGE_BYTES}")
+        raise SpecError(
+            f"{where}: takes {array.nbytes} bytes; a message holds at most {MAX_MESSAGE_BYTES}"
+        )
 
 
 def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> Any:
@@ -123,16 +125,16 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> An
 
     Args:
       tensor: the message.
-      limits: how much memory the value may take.
+      limits: the memory that the value may take.
 
     Returns:
-      For a shape that is not empty, a new writable array; for strings it has dtype object
-      and `str` elements, for protos dtype object and `Any` elements. For an empty shape,
-      the element: a NumPy scalar, a `str` or an `Any`.
+      For a nonempty shape, a new writable array; of dtype object with `str` elements for strings,
+      and with `Any` elements for protos. For an empty shape, the element: a NumPy scalar, a `str`
+      or an `Any`.
 
     Raises:
-      SpecError: no payload; the number of elements does not fit the shape; more than one
-        negative dimension; or one element would fill more memory than `limits` allow.
+      SpecError: there is no payload; the number of elements does not fit the shape; more than one
+        dimension is negative; or one element would fill more memory than `limits` allow.
     """
     codec = codec_of_payload(tensor, "tensor")
     return unpack_payload(tensor, codec, tensor.shape, "tensor", Budget(limits))
@@ -141,7 +143,7 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> An
 def unpack_payload(
     message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str, budget: Budget
 ) -> Any:
-    """Unpack the payload of `message`, which is of the type of `codec`, into `shape`."""
+    """Unpack the payload of `message`, of the type of `codec`, into `shape`."""
     if not shape:
         element = codec.unpack_one(message)
         if element is None:
@@ -158,14 +160,15 @@ def unpack_payload(
 
 
 def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
-    """Raise SpecError for shapes that are too large for a message.
+    """Raise SpecError for a shape that is too large for a message.
 
-    NumPy cannot make arrays of such shapes either, not even empty ones.
+    NumPy cannot create arrays of such a shape either, not even empty ones.
     """
     size = math.prod(max(length, 1) for length in shape) * itemsize
     if size > MAX_MESSAGE_BYTES:
         raise SpecError(
-            f"{where}: shape {list(shape)} takes {size} bytes; a message holds {MAX_MESSAGE_BYTES}"
+            f"{where}: shape {list(shape)} takes {size} bytes; a message holds at most "
+            f"{MAX_MESSAGE_BYTES}"
         )
 
 
@@ -173,9 +176,9 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
     """Return the full shape of a tensor of `size` elements.
 
     Args:
-      shape: the shape in the message; one dimension may be negative.
+      shape: the shape in the message, of which one dimension may be negative.
       size: the number of elements in the message.
-      where: what the tensor is, for error messages.
+      where: the name of the tensor in error messages.
 
     Raises:
       SpecError: the elements do not fit the shape.
@@ -206,16 +209,16 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
             f"got {size}"
         )
     if 0 in shape:
-        # Other shapes are limited by the number of elements or by the budget.
+        # Only empty arrays: others are limited by their elements or by the budget.
         check_size(shape, 1, where)
     return shape
 
 
 def _is_uniform(array: Array) -> bool:
     if array.dtype.kind == "O":
-        # Messages such as ListValue are sequences to NumPy.
+        # Element by element, because NumPy treats messages such as ListValue as sequences.
         return all(element == array.flat[0] for element in array.flat)
     if array.dtype.kind == "f":
-        # Compared by their bits: 0.0 == -0.0 although they differ, and NaN != NaN.
+        # By bits, because 0.0 == -0.0 although they differ, and NaN != NaN.
         array = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     return bool(np.all(array == array.flat[0]))

@@ -10,7 +10,7 @@ from dm_env_rpc_client.errors import SpecError
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
-    """Parse NAME=VALUE strings; a value that is not JSON is text.
+    """Parse NAME=VALUE strings; a value that is not JSON is taken as text.
 
     Raises:
       SpecError: a setting has no `=` or no name, or its value is null.
@@ -19,7 +19,7 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
     for setting in settings or []:
         name, found, text = setting.partition("=")
         if not found or not name:
-            raise SpecError(f"a setting looks like rows=6, got {setting!r}")
+            raise SpecError(f"expected NAME=VALUE, such as rows=6, got {setting!r}")
         try:
             parsed[name] = json.loads(text)
         except json.JSONDecodeError:

@@ -17,16 +17,16 @@ def pack_settings(
     """Pack settings for a request.
 
     Args:
-      settings: values by name, nested or with periods in the names. A value is of any
-        type that `pack_tensor` accepts, or a Tensor, which is sent unchanged.
-      name: of the argument, for the error.
+      settings: values by name, nested or with periods in the names. A value has any type
+        that `pack_tensor` accepts, or is a Tensor, which is sent unchanged.
+      name: the name of the argument in errors.
 
     Returns:
       Tensor messages by flat name.
 
     Raises:
-      SpecError: they are not a mapping, a value or a name cannot be packed, or two values have the
-        same name.
+      SpecError: the settings are not a mapping, a value or a name cannot be packed, or two values
+        have the same name.
     """
     arguments.mapping(name, settings, expected="a mapping of names to values")
     flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)

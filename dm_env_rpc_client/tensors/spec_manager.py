@@ -1,8 +1,8 @@
 """The actions or the observations of an agent: UIDs, names, and strict packing.
 
-Everything that follows from the specs alone is computed once, when they arrive. In each step the
-dtype and shape of a value are checked by comparison, and its range by two reductions, or one by one
-if there are few elements.
+Everything that follows from the specs alone is computed once, when they arrive. Each step checks
+the dtype and shape of a value by comparison, and its range by two reductions or, for few elements,
+one by one.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from dm_env_rpc_client.tensors.memory_limits import (
 )
 
 _COMPARED = 256
-"""The number of characters of an unknown name that are compared with the known ones."""
+"""The number of characters of an unknown name that are compared with known names."""
 
 _FEW = 64
-"""Up to so many elements are compared one by one: 1 us, where two reductions take 3 to 7."""
+"""The number of elements up to which they are compared one by one: 1 us; two reductions: 3 to 7."""
 
 
 class TensorField:
-    """One action or observation: its spec, and how to pack and unpack its values.
+    """One action or observation: its spec, and the packing and unpacking of its values.
 
     Attributes:
       uid: the UID.
       name: the name, with periods between levels of nesting.
       spec: the TensorSpec.
       label: its name in error messages, such as "action 'arm.torque' (uid 3)".
-      codec: converts its elements.
+      codec: the converter of its elements.
       shape: its shape; a variable dimension is negative.
     """
 
@@ -73,15 +73,15 @@ class TensorField:
         self.label = f"{kind} {spec.name!r} (uid {uid})"
         self.codec, self.shape, self.bounds = specs.check_spec(spec, self.label, budget)
         self.variable = any(size < 0 for size in self.shape)
-        # Of each element, made when they are needed.
+        # One pair of bounds for each element, created on first use.
         self._finite_bounds: tuple[list[float], list[float]] | None = None
 
     def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
-        """Pack a value that conforms to the spec; see `SpecManager.pack`."""
+        """Pack a value after validating it against the spec; see `SpecManager.pack`."""
         return packing.pack_array(self.conform(value, check_range), self.codec, self.label)
 
     def conform(self, value: Any, check_range: bool = True) -> codecs.Array:
-        """Return `value` as an array with the dtype, shape and range of the spec."""
+        """Validate `value` and return it as an array with the dtype and shape of the spec."""
         if type(value) is np.ndarray and value.dtype == self.codec.dtype and value.dtype != object:
             array = value
         else:
@@ -92,7 +92,7 @@ class TensorField:
         return array
 
     def admits(self, shape: Iterable[int]) -> bool:
-        """Whether `shape` is the spec's, with any length in a variable dimension."""
+        """Whether `shape` equals the spec's, with any length in a variable dimension."""
         shape = tuple(shape)
         return len(shape) == len(self.shape) and all(
             mine == its or mine < 0 for mine, its in zip(self.shape, shape, strict=True)
@@ -104,7 +104,7 @@ class TensorField:
             return
         if array.size <= _FEW and not self.variable and self._are_few_in_range(array):
             return
-        # NaN passes through both reductions and fails both comparisons.
+        # NaN propagates through both reductions and fails both comparisons.
         low, high = array.min(), array.max()
         if np.ndim(minimum) or np.ndim(maximum):
             fits = (minimum is None or np.all(array >= minimum)) and (
@@ -116,13 +116,13 @@ class TensorField:
             self._raise_out_of_range(array)
 
     def _are_few_in_range(self, array: codecs.Array) -> bool:
-        """Whether each of a few elements is finite and within its bounds."""
+        """Whether every element is finite and within its bounds, for few elements."""
         bounds = self._finite_bounds
         if bounds is None:
             bounds = self._finite_bounds = self._bounds_of_elements()
         lows, highs = bounds
         values = array.ravel().tolist()
-        # Loops of C. NaN is neither.
+        # `map` with C functions, faster than Python loops. NaN fails both comparisons.
         return all(map(operator.le, lows, values)) and all(map(operator.le, values, highs))
 
     def _bounds_of_elements(self) -> tuple[list[float], list[float]]:
@@ -135,7 +135,7 @@ class TensorField:
         return lows, highs
 
     def _raise_out_of_range(self, array: codecs.Array) -> None:
-        """Raise for the first element out of range; infinity is, unless a bound is infinite."""
+        """Raise for the first element out of range; infinity needs an infinite bound."""
         minimum, maximum = self.bounds
         low = -np.inf if minimum is None else minimum
         high = np.inf if maximum is None else maximum
@@ -166,7 +166,7 @@ class TensorField:
         shape = tuple(tensor.shape)
         if shape == self.shape and not self.variable:
             return packing.unpack_payload(tensor, self.codec, shape, self.label, budget)
-        # If the message leaves a length open, the shape follows from its elements.
+        # If the message has a variable dimension, the shape follows from its elements.
         if all(size >= 0 for size in shape):
             self._check_shape(shape)
         value = packing.unpack_payload(tensor, self.codec, shape, self.label, budget)
@@ -179,17 +179,17 @@ class TensorField:
 
 
 class SpecManager:
-    """Maps UIDs to names and values to Tensor messages, for one set of specs.
+    """Packing and unpacking of values by name, for one set of specs.
 
     Args:
       specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. They are copied.
       kind: "action" or "observation", for error messages.
-      limits: how many specs there may be, how long their names, and how much memory bounds
-        and values may take.
+      limits: limits on the number of specs, the length of their names, and the memory of bounds and
+        values.
 
     Raises:
-      SpecError: a spec is invalid (see `check_spec`), two specs have the same name, a
-        name is also the parent of another, as with `a` and `a.b`; or a limit is exceeded.
+      SpecError: a spec is invalid (see `check_spec`); two specs have the same name; a name is also
+        the parent of another, as with `a` and `a.b`; or a limit is exceeded.
     """
 
     def __init__(
@@ -231,15 +231,15 @@ class SpecManager:
         return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
 
     def check_sizes(self, names: Iterable[str]) -> None:
-        """Raise SpecError if a value cannot fit any message.
+        """Raise SpecError if a value of a spec cannot fit into any message.
 
         Args:
-          names: of the values.
+          names: the names of the values.
         """
         most = largest_array(self._limits)
         for name in names:
             field = self.field(name)
-            # Of a variable dimension, a value with length 1.
+            # A variable dimension counts with length 1.
             size = math.prod(map(abs, field.shape)) * field.codec.dtype.itemsize
             if size > most:
                 advice = (
@@ -247,7 +247,7 @@ class SpecManager:
                 )
                 raise SpecError(
                     f"{field.label}: shape {list(field.shape)} of {field.codec.name} takes {size} "
-                    f"bytes, and a message with such an array has at most {most} "
+                    f"bytes, but a message with such an array has at most {most} "
                     f"(Limits.message_bytes and expanded_bytes); raise the limits{advice}, or "
                     "have the server use smaller arrays"
                 )
@@ -309,16 +309,16 @@ class SpecManager:
         """Pack values by name into Tensor messages by UID.
 
         Args:
-          tensors: values by name; any of the names may be left out. A value is of any type
-            that `pack_tensor` accepts, with the shape of its spec (any length along a
-            variable dimension), and can be cast to its dtype without changing.
+          tensors: values by name; names may be omitted. A value has any type that `pack_tensor`
+            accepts and the shape of its spec (any length along a variable dimension), and can be
+            cast to its dtype without changing.
 
         Returns:
           The messages by UID.
 
         Raises:
-          UnknownNameError: unknown name; also a SpecError and a KeyError.
-          SpecError: wrong shape; a cast that would change an element; an element out of
+          UnknownNameError: a name is unknown; also a SpecError and a KeyError.
+          SpecError: the shape is wrong, a cast would change an element, or an element is out of
             bounds, NaN, or infinite without an infinite bound.
         """
         packed = {}
@@ -334,15 +334,15 @@ class SpecManager:
 
         Args:
           tensors: the messages by UID.
-          budget: the memory that their values may take together; None for that of `limits`.
+          budget: the memory that the values may take together; None for the budget of `limits`.
 
         Returns:
           Values by name, in the order of `tensors`: see `unpack_tensor`.
 
         Raises:
-          UnknownNameError: unknown UID; also a SpecError and a KeyError.
-          SpecError: a dtype or shape other than the spec's; a number of elements that does
-            not fit the shape; or more memory than the budget.
+          UnknownNameError: a UID is unknown; also a SpecError and a KeyError.
+          SpecError: a dtype or shape differs from the spec's, a number of elements does not fit the
+            shape, or the values exceed the budget.
         """
         budget = budget or Budget(self._limits)
         unpacked = {}
@@ -359,7 +359,7 @@ def dm_env_spec(spec_manager: SpecManager) -> dict[str, dm_env_specs.Array]:
       spec_manager: their SpecManager.
 
     Returns:
-      By name, with the periods left in it, what `tensor_spec_to_dm_env_spec` returns.
+      The results of `tensor_spec_to_dm_env_spec` by name, with the periods in the names.
 
     Raises:
       As `tensor_spec_to_dm_env_spec`.

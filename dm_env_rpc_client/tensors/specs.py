@@ -1,11 +1,11 @@
-"""TensorSpec messages to dm_env specs and back, and their bounds.
+"""Conversion of TensorSpec messages to dm_env specs and back, and their bounds.
 
 Bounds are inclusive; there is one for all elements of the tensor or one for each ("Ranges" in the
 protocol overview). Servers of the 1.0 line send scalar bounds in fields whose numbers are reserved
 in the current protocol; these are read, never written.
 
-dm_env has no specs of arrays with a dimension of variable length; its own, with -1 in their shape,
-refuse every array. The subclasses here accept any length along that axis and otherwise behave like
+dm_env has no specs for arrays with a dimension of variable length; its own, with -1 in their shape,
+reject every array. The subclasses here accept any length along that axis and otherwise behave like
 their base classes ("Variable lengths" in the protocol overview).
 """
 
@@ -26,10 +26,10 @@ from dm_env_rpc_client.tensors.memory_limits import Budget
 
 
 def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
-    """Give a shape to a new spec that was made with shape () and scalar bounds.
+    """Set the shape of a new spec that was created with shape () and scalar bounds.
 
-    Given the shape, dm_env would refuse -1, and would compare the two bounds in arrays of that
-    shape, which a server may have made gigabytes. It has no public way to avoid that.
+    If given the shape, dm_env would reject -1, and would compare the bounds in arrays of that
+    shape, which a server could make gigabytes large. dm_env has no public way around it.
     """
     spec._shape = tuple(int(size) for size in shape)
 
@@ -37,7 +37,7 @@ def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
 def bounded_array(
     shape: tuple[int, ...], dtype: npt.DTypeLike, minimum: Any, maximum: Any, name: str | None
 ) -> specs.BoundedArray:
-    """Return `dm_env.specs.BoundedArray`; scalar bounds take no arrays of the shape."""
+    """Return `dm_env.specs.BoundedArray`; scalar bounds are not expanded to the shape."""
     if np.ndim(minimum) or np.ndim(maximum):
         return specs.BoundedArray(shape, dtype, minimum, maximum, name)
     bounded = specs.BoundedArray((), dtype, minimum, maximum, name)
@@ -46,7 +46,7 @@ def bounded_array(
 
 
 def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
-    """Return the bounds of a spec of numbers or bools, by default the limits of its dtype."""
+    """Return the bounds of a numeric or bool spec, by default the limits of its dtype."""
     if spec.dtype.kind == "b":
         return 0, 1
     if isinstance(spec, specs.BoundedArray):
@@ -58,7 +58,7 @@ def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
 
 
 class _VariableShape(specs.Array):
-    """Validates a value with a spec that has the value's length along the -1 axis."""
+    """A spec with one -1 axis, which validates values of any length along it."""
 
     __slots__ = ()
 
@@ -126,14 +126,14 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     """Return the inclusive bounds of a numeric tensor.
 
     Args:
-      tensor_spec: the spec. For a bound that it leaves out, the limit of its dtype is used.
+      tensor_spec: the spec. A missing bound is replaced by the limit of its dtype.
 
     Returns:
       `Bounds(min, max)` in the dtype of the spec: NumPy scalars, or arrays of the spec's
-      shape if the bounds are per element.
+      shape for bounds per element.
 
     Raises:
-      SpecError: the dtype is not numeric; or see `check_spec`.
+      SpecError: the dtype is not numeric, or the spec is invalid (see `check_spec`).
     """
     where = _where(tensor_spec)
     codec, _, given = check_spec(tensor_spec, where)
@@ -153,8 +153,8 @@ def set_bounds(
       maximum: likewise.
 
     Raises:
-      SpecError: the dtype is not numeric; a bound is NaN or does not fit the dtype or the
-        shape; the minimum is greater than the maximum. The spec is unchanged then.
+      SpecError: the dtype is not numeric, a bound is NaN or does not fit the dtype or the shape, or
+        the minimum is greater than the maximum. The spec is then unchanged.
     """
     where = _where(tensor_spec)
     codec = codecs.codec_for(tensor_spec.dtype, where)
@@ -186,12 +186,12 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
 
     Returns:
       `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other
-      bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos). If a
-      dimension is negative, their `Variable...` subclasses. Bounds of an array of one element have
-      its shape.
+      bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos); the
+      `Variable...` subclasses for a negative dimension. The bounds of an array with one element
+      have its shape.
 
     Raises:
-      SpecError: see `check_spec`.
+      SpecError: the spec is invalid (see `check_spec`).
     """
     where = _where(tensor_spec)
     codec, shape, given = check_spec(tensor_spec, where)
@@ -200,18 +200,18 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     if codec.data_type == dm_env_rpc_pb2.STRING:
         return (VariableStringArray if variable else specs.StringArray)(shape, name=name)
     has_max = tensor_spec.HasField("max")
-    # A bound that is present without a value is the limit of the dtype.
+    # A bound that is set without a value stands for the limit of the dtype.
     if not (codec.is_numeric and (has_max or tensor_spec.HasField("min"))):
         return (VariableArray if variable else specs.Array)(shape, codec.dtype, name)
     low, high = _with_limits(given, codec)
     if shape and all(size == 1 for size in shape):
-        # One for all is one for each, and as an array it can be indexed like those of others.
+        # A bound for all is a bound for each, and as an array it can be indexed like any other.
         low, high = np.reshape(low, shape), np.reshape(high, shape)
     if shape == () and codec.dtype.kind in "iu" and low == 0 and has_max:
         try:
             return specs.DiscreteArray(int(high) + 1, codec.dtype, name)
         except (ValueError, OverflowError):
-            pass  # There are too many values for the integer types that dm_env takes.
+            pass  # The number of values exceeds the integer types that dm_env accepts.
     if variable:
         return VariableBoundedArray(shape, codec.dtype, low, high, name)
     return bounded_array(shape, codec.dtype, low, high, name)
@@ -220,19 +220,18 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
 def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
     """Return the TensorSpec that is equivalent to a dm_env spec.
 
-    A 16-bit dtype becomes the next wider one, which can represent all its values; an `Array`
-    of dtype object becomes PROTO; bounds of a bool array are left out, because they do not
-    restrict it.
+    A 16-bit dtype becomes the next wider one, which represents all its values; an `Array` of dtype
+    object becomes PROTO; bounds of a bool array are omitted, because they restrict nothing.
 
     Raises:
-      SpecError: the protocol has no such dtype; the name is not valid text; a bound is NaN;
-        or see `check_spec`.
+      SpecError: the protocol has no such dtype, the name is not valid text, a bound is NaN, or the
+        spec is invalid (see `check_spec`).
     """
     return named_tensor_spec(spec, spec.name)
 
 
 def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.TensorSpec:
-    """`dm_env_spec_to_tensor_spec` with a name that the spec need not have; "" for None."""
+    """Convert a spec like `dm_env_spec_to_tensor_spec`, under another name; "" for None."""
     where = f"spec {name!r}"
     data_type = codec_of(spec, where).data_type
     try:
@@ -241,7 +240,7 @@ def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.Ten
         raise SpecError(f"{where}: its name or its shape cannot be packed: {error}") from error
     tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum
     if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
-        # dm_env broadcasts bounds; the protocol has one for all elements or one for each.
+        # dm_env broadcasts bounds; the protocol has one bound for all elements or one for each.
         minimum, maximum = (
             side if side.size == 1 else np.broadcast_to(side, spec.shape)
             for side in (spec.minimum, spec.maximum)
@@ -256,7 +255,7 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
 
     Args:
       spec: the spec.
-      where: what it describes, for error messages.
+      where: its name in error messages.
 
     Raises:
       SpecError: the protocol has no such dtype.
@@ -272,7 +271,7 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
 
 
 class CheckedSpec(NamedTuple):
-    """The contents of a valid TensorSpec; None for a bound that it leaves out."""
+    """The contents of a valid TensorSpec; a missing bound is None."""
 
     codec: codecs.Codec
     shape: tuple[int, ...]
@@ -286,14 +285,14 @@ def check_spec(
 
     Args:
       tensor_spec: the spec.
-      where: what it describes, for error messages.
-      budget: the memory that the bounds of this and other specs may take; None for specs that
-        were made here.
+      where: its name in error messages.
+      budget: the memory budget for the bounds of this and other specs; None for specs made in
+        this process.
 
     Raises:
-      SpecError: unknown dtype; more than one variable dimension; too many or too large
-        dimensions; bounds of a wrong type or shape, NaN, or with a minimum greater than the
-        maximum.
+      SpecError: the dtype is unknown, more than one dimension is variable, dimensions are too many
+        or too large, or bounds have a wrong type or shape, are NaN, or have a minimum greater than
+        the maximum.
     """
     codec = codecs.codec_for(tensor_spec.dtype, where)
     shape = tuple(tensor_spec.shape)
@@ -318,7 +317,7 @@ def _read_bound(
     where: str,
     budget: Budget | None,
 ) -> Any | None:
-    """Return one bound as a NumPy scalar or an array; None if it is not set."""
+    """Return one bound as a NumPy scalar or an array; None if it is missing."""
     if value.WhichOneof("payload") is None:
         return _read_line_1_0_bound(codec, value, where)
     found = codecs.codec_of_payload(value, where)
@@ -343,7 +342,7 @@ def _read_bound(
 def _read_line_1_0_bound(
     codec: codecs.Codec, value: dm_env_rpc_pb2.TensorSpec.Value, where: str
 ) -> Any | None:
-    # In the current messages the scalar is an unknown field, which protobuf preserves.
+    # The current messages keep the scalar as an unknown field, which protobuf preserves.
     scalar = line_1_0_pb2.ScalarBound.FromString(value.SerializeToString())
     field = scalar.WhichOneof("payload")
     if field is None:
@@ -364,7 +363,7 @@ def _check_bound(bound: Any, where: str) -> None:
 def _with_limits(given: Bounds, codec: codecs.Codec) -> Bounds:
     """Replace bounds that are None by the limits of a numeric dtype."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
-    # `codec.dtype.type` is needed because the limits of iinfo are Python integers.
+    # Converted, because the limits of iinfo are Python integers.
     return Bounds(
         codec.dtype.type(info.min) if given.min is None else given.min,
         codec.dtype.type(info.max) if given.max is None else given.max,
@@ -389,9 +388,9 @@ _WIDEST = 2**31 - 1
 def sample(spec: specs.Array, random: np.random.Generator) -> Any:
     """Draw a value that conforms to `spec`.
 
-    Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are
-    normally distributed, integers without bounds are uniform over 32 bits. For other dtypes it
-    is the value that `generate_value` of the spec returns.
+    Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are normally
+    distributed, integers without bounds are uniform over 32 bits. For other dtypes, the value is
+    that of the spec's `generate_value`.
     """
     template = spec.generate_value()
     shape, dtype = np.shape(template), spec.dtype

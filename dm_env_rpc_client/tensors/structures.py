@@ -1,10 +1,10 @@
-"""Nested specs and values, in the order that their authors gave them.
+"""Nested specs and values, in the order of their authors.
 
-A structure is a leaf, or a mapping, a list or tuple, a named tuple, or an instance of a dataclass
-or of a class of attrs, whose parts are structures. What has `shape` and `dtype` is a leaf.
+A structure is a leaf, or a mapping, list, tuple, named tuple, dataclass or attrs instance whose
+parts are structures. Any object with `shape` and `dtype` is a leaf.
 
-dm-tree goes through a mapping by its sorted keys. Agents that flatten `observation.values()` do
-not, so the names and UIDs of a server are in the order of the mapping itself.
+dm-tree traverses a mapping by its sorted keys. Agents that flatten `observation.values()` do not,
+so the names and UIDs of a server follow the order of the mapping itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _Take: TypeAlias = Callable[[Any, list[Any]], None]
 """Appends the leaves of a value to a list."""
 
 _LISTED = 8
-"""The number of keys that an error names."""
+"""The number of keys listed in an error."""
 
 
 def is_nested(structure: Any) -> bool:
-    """Whether this is a structure with parts, and no leaf."""
+    """Whether a value is a structure with parts rather than a leaf."""
     return parts_of(structure) is not None
 
 
@@ -39,7 +39,7 @@ def leaves_with_path(structure: Any) -> list[tuple[tuple[Any, ...], Any]]:
 
 
 def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
-    """Return a structure whose parts have names as a mapping; None for any other."""
+    """Return a structure with named parts as a mapping; None for any other structure."""
     if isinstance(structure, Mapping):
         return structure
     names = _names(structure)
@@ -50,7 +50,7 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
     """Find the only array of a structure.
 
     Args:
-      structure: of specs.
+      structure: a structure of specs.
 
     Returns:
       The keys that lead to it, and its spec; no keys and the structure itself if it has
@@ -69,12 +69,12 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
 def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
     """Return a function that flattens values of a structure, in the order of `leaves`.
 
-    A part with names may be a mapping, a named tuple, a dataclass or an instance of a class of
-    attrs, whichever of them the structure is; its parts are found by their names.
+    A part with names may be a mapping, named tuple, dataclass or attrs instance, regardless of the
+    type in the structure; its parts are found by name.
 
     Args:
-      structure: of specs; None for one without leaves.
-      where: what the values are called in errors, such as "observation".
+      structure: a structure of specs; None if there are no leaves.
+      where: the name of the values in errors, such as "observation".
 
     Returns:
       A function of a value, which raises a RuntimeError if the value has other parts.
@@ -97,12 +97,12 @@ def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
     def flatten_leaves(value: Any) -> list[Any]:
         if type(value) is dict and len(value) == len(keys):
             found = []
-            try:  # Most values, without a call for each part.
+            try:  # Fast path for most values: no call for each part.
                 for key in keys:
                     found.append(value[key])  # noqa: PERF401
                 return found
             except KeyError:
-                pass  # `flatten` says what is wrong.
+                pass  # `flatten` raises the error with the details.
         return flatten(value)
 
     return flatten_leaves
@@ -145,13 +145,13 @@ def _walk(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ..
 
 
 def _check_depth(structure: Any, path: Sequence[Any]) -> None:
-    """Raise SpecError for a structure that contains itself, or has too many levels for names."""
+    """Raise SpecError for a structure that contains itself or has too many levels for names."""
     if len(path) >= nesting.MAX_NESTING:
         raise nesting.too_deep(structure, "specs", nesting.MAX_NESTING)
 
 
 def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
-    """Return keys or indices and parts of a structure; None for a leaf."""
+    """Return the keys or indices of a structure with its parts; None for a leaf."""
     if hasattr(structure, "shape") and hasattr(structure, "dtype"):
         return None
     named = parts_by_name(structure)
@@ -161,7 +161,7 @@ def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _names(structure: Any) -> list[str] | None:
-    """Return the names of the fields of an object; None for a mapping or an object without."""
+    """Return the field names of an object; None for a mapping or an object without fields."""
     if isinstance(structure, tuple):
         names = getattr(structure, "_fields", None)
         return None if names is None else list(names)
@@ -176,7 +176,7 @@ def _names(structure: Any) -> list[str] | None:
 
 
 def _leaf_keys(structure: Any) -> list[Any] | None:
-    """Return the keys of a mapping without levels; None for other structures."""
+    """Return the keys of a mapping whose values are all leaves; None for other structures."""
     if isinstance(structure, Mapping) and not any(map(is_nested, structure.values())):
         return list(structure)
     return None
@@ -213,7 +213,7 @@ def _taker(structure: Any, where: str, path: tuple[Any, ...]) -> _Take:
 
 
 def _mismatch(structure: Any, value: Any, where: str, path: Sequence[Any]) -> RuntimeError:
-    """Return the error for a value that has not the parts of its spec."""
+    """Return the error for a value whose parts differ from its spec's."""
     place = ".".join(map(str, path))
     label = f"{where} {place!r}" if place else f"the {where}"
     expected, found = parts_by_name(structure), parts_by_name(value)

@@ -1,12 +1,12 @@
-"""Servers for tests: one that follows a script, and a proxy that stands for a bad network.
+"""Servers for tests: one that runs a script, and a proxy that simulates a bad network.
 
 The guide is `docs/how-to/pytest.md`.
 """
 
 # Read `scripted_server.py` first.
 #
-# The names are imported when they are first used: every pytest run loads `pytest_plugin.py`, and
-# must not import more than that.
+# Names are imported on first use, because every pytest run loads `pytest_plugin.py` and must not
+# import more.
 
 import lazy_loader
 

@@ -1,9 +1,9 @@
 """A TCP proxy that corrupts its traffic, for testing clients and servers on bad networks.
 
-One thread does everything, in an event loop. For each direction of a connection one task reads,
-and puts each piece with the time at which it is due into the queue of their `_Flow`, and another
-task sends; ends of connections go through the same queue, so that order and delay hold for them,
-too. Controls have acted when they return.
+A single thread runs everything in an event loop. Each direction of a connection has two tasks: one
+reads and puts each piece with its due time into the queue of a `_Flow`, the other sends. Ends of
+connections pass through the same queue, so order and delay apply to them, too. Controls have taken
+effect when they return.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.net.addresses import Target
 
 Direction: TypeAlias = Literal["to_server", "to_client", "both"]
-"""Which bytes a fault is for: requests, answers, or both."""
+"""The bytes that a fault affects: requests, answers, or both."""
 
 _READ_BYTES = 1 << 16
 _QUEUED_BYTES = 1 << 22
 """Maximum number of buffered bytes in one direction of a connection."""
 
 _BANDWIDTH_SECONDS = 0.01
-"""With limited bandwidth, the duration of one piece, in seconds."""
+"""Duration of one piece at limited bandwidth, in seconds."""
 
 _SENDS_IN_A_ROW = 500
-"""After this number of sends, other connections and the controls have their turn."""
+"""Number of sends after which other connections and the controls get a turn."""
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: an RST instead of a FIN.
 
@@ -56,7 +56,7 @@ class _Flow:
         self.queued = 0
         self.room = asyncio.Event()  # Set when the queue gets shorter.
         self.last_due = 0.0
-        self.is_shut = False  # Nothing more is sent; what is read is dropped.
+        self.is_shut = False  # Nothing more is sent; received bytes are dropped.
 
     def push(self, due: float, piece: _Piece) -> None:
         self.last_due = max(due, self.last_due)  # Pieces never overtake one another.
@@ -69,33 +69,32 @@ class _Flow:
 
 
 class FaultProxy:
-    """Forwards TCP connections from a free loopback port to a server, with faults.
+    """A proxy that forwards TCP connections from a free loopback port to a server, with faults.
 
-    It works between any client and any server, with TLS or without. All faults can be combined,
-    and the attributes may be changed while connections are open: they apply to bytes that arrive
-    from then on.
+    It works between any client and any server, with TLS or without. Faults can be combined, and
+    attributes changed while connections are open; they apply to bytes that arrive afterwards.
 
     with FaultProxy(server.address, latency=0.05) as proxy:
         env = make(proxy.address, request_timeout=5.0)
 
     Args:
-      address: of the server: "host:port" or "unix:path". It need not listen yet; a client whose
-        connection the server refuses is reset.
+      address: the server: "host:port" or "unix:path". It need not listen yet; if it refuses a
+        connection, the client is reset.
       latency: seconds by which each direction is delayed.
-      jitter: the largest additional delay in seconds, chosen at random for each piece that arrives.
-        Bytes keep their order.
-      slice_bytes: the most bytes that are sent at a time, such as 1; None for no limit.
+      jitter: the maximum additional delay in seconds, random for each piece that arrives. Bytes
+        keep their order.
+      slice_bytes: the maximum number of bytes per send, such as 1; None for no limit.
       bandwidth: bytes per second in each direction of each connection; None for no limit.
-      seed: of the random choices (jitter, and the values of corrupted bytes).
+      seed: the seed of the random choices (jitter, and the values of corrupted bytes).
 
     Attributes:
-      address: where clients connect, such as "127.0.0.1:40123".
-      latency: as in the arguments; so are `jitter`, `slice_bytes` and `bandwidth`.
-      bytes_to_server: the number of bytes that were sent on to the server so far.
-      bytes_to_client: the number of bytes that were sent on to clients so far.
+      address: the address for clients, such as "127.0.0.1:40123".
+      latency: as in the arguments, like `jitter`, `slice_bytes` and `bandwidth`.
+      bytes_to_server: the number of bytes forwarded to the server so far.
+      bytes_to_client: the number of bytes forwarded to clients so far.
 
     Raises:
-      SpecError: an argument is invalid, or the address has another form.
+      SpecError: an argument is invalid, or the address is malformed.
       OSError: the name of the server cannot be resolved.
     """
 
@@ -133,7 +132,7 @@ class FaultProxy:
 
     @property
     def connection_count(self) -> int:
-        """The number of clients that are connected."""
+        """The number of connected clients."""
         return sum(map(bool, tuple(self._links.values())))
 
     def reset(self) -> None:
@@ -144,10 +143,10 @@ class FaultProxy:
         """Block all traffic, as when a cable is pulled, until `resume`.
 
         Both ends can still send until buffers are full, and see neither bytes nor the end of the
-        other. Connections that clients open are accepted, as kernels do it.
+        other. New connections of clients are accepted, as a kernel would.
 
         Args:
-          direction: in which nothing passes.
+          direction: the blocked direction.
         """
         names = _named(direction)
 
@@ -170,8 +169,8 @@ class FaultProxy:
         """End one direction of all open connections (FIN); the other one goes on.
 
         Args:
-          direction: "to_client" is seen as a server that has shut its side down. What the other
-            end still sends in this direction is dropped.
+          direction: "to_client" looks like a server that has shut down its side. Bytes that still
+            arrive in this direction are dropped.
         """
         names = _named(direction)
 
@@ -185,18 +184,18 @@ class FaultProxy:
         self._call(shut_down)
 
     def corrupt(self, direction: Direction, count: int = 1, after: int = 0) -> None:
-        """Change bytes that arrive from now on, of whichever connection they are.
+        """Change bytes that arrive from now on, on any connection.
 
         Args:
-          direction: which bytes. "both": this number in each direction.
-          count: how many bytes, one after another. Each gets a random other value.
-          after: how many bytes pass unchanged before these.
+          direction: the affected bytes; "both" changes `count` bytes in each direction.
+          count: the number of consecutive bytes. Each gets a different, random value.
+          after: the number of bytes that pass unchanged before these.
 
         Raises:
           SpecError: a number is negative.
         """
         if count < 0 or after < 0:
-            raise SpecError(f"count and after are 0 or more, got {count} and {after}")
+            raise SpecError(f"count and after must be at least 0, got {count} and {after}")
         names = _named(direction)
 
         async def add() -> None:
@@ -223,6 +222,7 @@ class FaultProxy:
 
     def _call(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a function in the thread, and wait for it."""
+        # Under the lock, so that `close` cannot end the loop before the result.
         with self._lock:
             if self._thread.is_alive():
                 asyncio.run_coroutine_threadsafe(act(), self._loop).result()
@@ -238,28 +238,29 @@ class FaultProxy:
         await asyncio.gather(*links, return_exceptions=True)
 
     async def _accept(self) -> None:
-        # Not `sock_accept`: what it has accepted is lost if it is cancelled in that moment.
+        # Not `sock_accept`, which loses an accepted connection if it is cancelled at that moment.
         self._loop.add_reader(self._listener, self._take)
         try:
             await asyncio.Event().wait()
         finally:
             self._loop.remove_reader(self._listener)
             self._listener.close()
-            await asyncio.sleep(0)  # The newest client is among the links when its task has begun.
+            # The newest client is in the links only once its task has begun.
+            await asyncio.sleep(0)
             await self._reset()
 
     def _take(self) -> None:
-        with contextlib.suppress(OSError):  # It has gone already.
+        with contextlib.suppress(OSError):  # The client has gone already.
             client, _ = self._listener.accept()
             client.setblocking(False)
-            # Referred to until it runs and is among the links.
+            # Keeps the task alive until it runs and is in the links.
             self._newest = self._loop.create_task(self._forward(client))
 
     async def _forward(self, client: socket.socket) -> None:
         """Connect a client with the server until both directions have ended, or one is reset."""
         link = asyncio.current_task()
         assert link is not None
-        # Not before it runs: a task that is cancelled before would close nothing.
+        # Not earlier: a task that is cancelled before it runs would close nothing.
         self._links[link] = ()
         tasks: list[asyncio.Task[None]] = []
         ends = [client]
@@ -272,7 +273,8 @@ class FaultProxy:
             for flow in flows:
                 flow.sender = self._loop.create_task(self._send(flow))
                 tasks += [flow.sender, self._loop.create_task(self._receive(flow))]
-            await asyncio.sleep(0)  # They have begun when they may be cancelled.
+            # A sender that `half_close` cancels must have begun, or it would send no FIN.
+            await asyncio.sleep(0)
             self._links[link] = flows
             await asyncio.gather(*tasks)
             is_reset = False
@@ -283,7 +285,7 @@ class FaultProxy:
                 task.cancel()
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
-            finally:  # The proxy may stop meanwhile, which cancels this once more.
+            finally:  # A stop of the proxy meanwhile cancels this again.
                 for end in ends:
                     with contextlib.suppress(OSError):
                         if is_reset and end.family in _TCP:
@@ -292,7 +294,7 @@ class FaultProxy:
                 del self._links[link]
 
     async def _connected(self) -> socket.socket:
-        """Return a connection to the first of the addresses that takes one."""
+        """Return a connection to the first address that accepts one."""
         for family, where in self._addresses:
             server = socket.socket(family, socket.SOCK_STREAM)
             server.setblocking(False)
@@ -402,5 +404,5 @@ def _resolve(address: str) -> Sequence[Any]:
 
 def _named(direction: Direction) -> tuple[str, ...]:
     if direction not in ("to_server", "to_client", "both"):
-        raise SpecError(f"a direction is 'to_server', 'to_client' or 'both', got {direction!r}")
+        raise SpecError(f"direction must be 'to_server', 'to_client' or 'both', got {direction!r}")
     return ("to_server", "to_client") if direction == "both" else (direction,)

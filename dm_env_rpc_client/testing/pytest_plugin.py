@@ -1,7 +1,7 @@
 """Options and fixtures for pytest.
 
 If this package is installed, every pytest run loads this file. It therefore imports only pytest
-and the table of options, which imports only the standard library; fixtures import what they use.
+and the table of options, which imports little else; fixtures import the modules that they use.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List the findings of the compliance suite, each once.
 
-    In pytest's own lines the path of this package may leave no room for it.
+    In pytest's own lines, the path of this package may leave no room for them.
     """
     found = {
         str(text)
@@ -85,7 +85,7 @@ def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
 def dm_env_rpc_address(
     request: pytest.FixtureRequest, dm_env_rpc_compliance_options: Options
 ) -> Iterator[str]:
-    """The address of the server under test; starts the one of --dm-env-rpc-command."""
+    """The address of the server under test, which --dm-env-rpc-command starts."""
     from dm_env_rpc_client.environment.server_location import launched
 
     given, command = _option(request, "address"), _option(request, "command")
@@ -104,7 +104,7 @@ def dm_env_rpc_address(
 def dm_env_rpc_server() -> Iterator[Callable[..., Server]]:
     """Host environments in the test: call it with the arguments of `server.serve`.
 
-    All servers stop at the end of the test, which fails with the first error in one of them.
+    Its servers are stopped after the test; the first error inside them fails the test.
     """
     from dm_env_rpc_client import server
 
@@ -139,7 +139,7 @@ def dm_env_rpc_env(
     dm_env_rpc_address: str,
     dm_env_rpc_compliance_options: Options,
 ) -> Iterator[DmEnvAdaptor]:
-    """The environment of the server under test, in a new world or the one that was named."""
+    """The environment of the server under test, in a new world or the named one."""
     from dm_env_rpc_client.environment.worlds import join_world, make
 
     options = dm_env_rpc_compliance_options
@@ -154,7 +154,7 @@ def dm_env_rpc_env(
 
 
 def _connecting(options: Options) -> dict[str, Any]:
-    """Return the arguments of `connect` and `make` that the options give."""
+    """Return the options as arguments of `connect` and `make`."""
     return {"timeout": options.timeout, "request_timeout": options.timeout, **options.security()}
 
 

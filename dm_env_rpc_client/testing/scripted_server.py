@@ -1,4 +1,4 @@
-"""A server that runs a script of the test. The only file in this room that imports grpc."""
+"""A server that runs a test's script. The only file in this room that imports grpc."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dm_env_rpc_client.transports.net.listening import listen
 Request = EnvironmentRequest
 Response = EnvironmentResponse
 Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response | bytes]]
-"""Takes the requests of a stream and its context, and yields responses, or raw bytes."""
+"""Takes the requests and the context of a stream, and yields responses or raw bytes."""
 
 Answer: TypeAlias = protobuf_message.Message | bytes | DmEnvRpcError | None
 
 _STREAMS = 64
-"""The number of streams that can be open at once."""
+"""Maximum number of open streams."""
 
 _STOP_SECONDS = 0.1
 
@@ -38,7 +38,7 @@ _STOP_SECONDS = 0.1
 class ScriptedServer:
     """A real gRPC server on the loopback interface that runs a script for each stream.
 
-    It does not check the protocol: it sends what the script yields, unchanged and in that order.
+    It does not check the protocol: it sends the responses of the script unchanged and in order.
     When the script returns, the stream ends normally; when it raises, the stream ends with an
     error.
 
@@ -51,9 +51,9 @@ class ScriptedServer:
       credentials: grpc.ServerCredentials; None for plaintext.
 
     Attributes:
-      address: where it listens, such as "localhost:40123".
-      requests: the requests that scripts have taken so far, of all streams.
-      errors: the exceptions that scripts have raised, oldest first.
+      address: the listening address, such as "localhost:40123".
+      requests: the requests that scripts have read so far, of all streams.
+      errors: the exceptions raised by scripts, oldest first.
       open_streams: the number of running scripts.
     """
 
@@ -111,8 +111,8 @@ def answering(*answers: Answer) -> Script:
 
     Args:
       *answers: for each request in turn a payload such as `StepResponse`, a whole
-        EnvironmentResponse, bytes to send unchanged, a DmEnvRpcError whose Status is sent, or
-        None for no answer. After the last one the stream ends.
+        EnvironmentResponse, bytes to send unchanged, a DmEnvRpcError to send as a Status, or
+        None for no answer. The stream ends after the last one.
     """
 
     def script(requests: Iterator[Request], _: grpc.ServicerContext) -> Iterator[Response | bytes]:
@@ -138,8 +138,8 @@ def echo(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator
     """A script that answers every extension among the requests with itself.
 
     Args:
-      requests: of the stream.
-      context: of the call.
+      requests: the requests of the stream.
+      context: the context of the call.
 
     Yields:
       A response with the extension of each request.

@@ -1,8 +1,8 @@
 """Bytes between processes: whole messages, in order, over HTTP/2 or grpcio.
 
-A transport does not know the contents of messages. `http2/` is this package's own transport, a
-socket read by the waiting thread; `grpc/` is grpcio. Their speed is in
-`docs/explanations/performance.md`.
+A transport does not interpret messages. `http2/` is this package's own transport, with a socket
+read by the waiting thread; `grpc/` is grpcio. `docs/explanations/performance.md` compares their
+speed.
 """
 
 # This is the only room that imports grpc or socket (with the exceptions that

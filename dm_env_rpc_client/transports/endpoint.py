@@ -119,8 +119,8 @@ class Endpoint(ReachOptions):
         check_encryption(self.address, self.credentials, self.insecure)
         if self.transport == "grpc" and ".localhost" in self.address and self.stays_on_loopback:
             raise SpecError(
-                f"{self.address}: the transport 'grpc' cannot check which address a name has; use "
-                "'localhost', an IP address or transport='http2', or pass insecure=True"
+                f"{self.address}: the transport 'grpc' cannot check what a name resolves to; "
+                "use 'localhost' or an IP address, transport='http2', or pass insecure=True"
             )
         object.__setattr__(self, "metadata", self.sent_metadata())
         object.__setattr__(self, "token", None)

@@ -22,7 +22,7 @@ def open_listener(
     """Open a listener.
 
     Args:
-      options: what is served.
+      options: the streams to serve, and their limits.
       address: `host:port` or `unix:path`, or for grpcio any address that it listens on.
       credentials: TLS credentials; None for plaintext.
       transport: "http2", "grpc", or "auto" for http2 where that is possible.

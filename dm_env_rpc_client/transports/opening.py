@@ -154,7 +154,7 @@ def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
 
 
 def _written(stream: Stream, first: bytes | None) -> Stream:
-    """Return the stream, on which a message was written."""
+    """Return the stream after writing a message to it."""
     if first is not None:
         stream.write(first)
     return stream

@@ -1,7 +1,7 @@
 """A transport's part of a server: a listener, which opens a stream for each call of a client.
 
-The counterpart of `streams.py`. A listener moves bytes and knows nothing of worlds or messages.
-A client may have several streams on one connection; they do not wait for each other.
+The counterpart of `streams.py`. A listener moves bytes and does not interpret worlds or messages.
+A client may have several streams on one connection, which do not wait for each other.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Peer:
 
     Attributes:
       address: for log messages, in the syntax of gRPC.
-      metadata: what the client sent with the call, in order: pairs of a lower-case key and a value.
-        They may be secret, and no text shows them.
+      metadata: the client's metadata, in order: pairs of a lower-case key and a value. They may be
+        secret, and no text shows them.
     """
 
     address: str

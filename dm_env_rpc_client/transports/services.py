@@ -1,14 +1,12 @@
 """Services of every server besides the environment, without a token: health and reflection.
 
-Load balancers and orchestrators ask for `grpc.health.v1.Health`, whose answer is always SERVING.
-Its messages have one field each, so that their bytes stand here instead of a dependency on
-generated code.
+Load balancers and orchestrators call `grpc.health.v1.Health`, whose answer is always SERVING. Its
+messages have one field each, so their bytes are written out here, without generated code.
 
-Tools such as grpcurl ask for the reflection of gRPC, v1 and v1alpha: which services there are, and
-their descriptors, to be used without `.proto` files. What it tells is the protocol, and the same of
-every server. The descriptors are in a pool of their own: a program may have registered others in
-that of the process. The servicer of grpcio-reflection answers; without that package, the methods
-are unknown ones.
+Tools such as grpcurl use gRPC reflection, v1 and v1alpha, to list services and descriptors and to
+work without `.proto` files. It shows the protocol, identical for every server. The descriptors are
+in a separate pool, because a program may have registered others in the process's own.
+grpcio-reflection's servicer answers; without that package, the methods are unimplemented.
 """
 
 from __future__ import annotations
@@ -101,7 +99,7 @@ class OwnCall(NamedTuple):
     """A call of such a service.
 
     Attributes:
-      stream: what answers it.
+      stream: the stream that answers the call.
       is_unary: whether it ends with the answer.
       stays: whether it goes on when the client sends no more.
     """

@@ -298,7 +298,7 @@ def test_a_game_without_restart_or_with_a_world_of_others(losing: Losing) -> Non
             run(env)
         assert env.restarts == 0
     with (
-        pytest.raises(SpecError, match="'arena' is one of others"),
+        pytest.raises(SpecError, match="'arena' is an existing world"),
         remote_race(proxy.address, world_name="arena", restart=RESTART),
     ):
         pass

@@ -55,8 +55,8 @@ ERRORS: list[tuple[BaseException, int, str]] = [
     (KeyboardInterrupt(), 130, "error: interrupted"),
     (interrupted_import(), 130, "error: interrupted"),
     (Terminated(), 143, "error: terminated"),
-    (ZeroDivisionError("oh"), 70, "error: this is a defect of dm-env-rpc: ZeroDivisionError: oh"),
-    (ImportError("no x"), 70, "error: this is a defect of dm-env-rpc: ImportError: no x"),
+    (ZeroDivisionError("oh"), 70, "error: this is a bug in dm-env-rpc: ZeroDivisionError: oh"),
+    (ImportError("no x"), 70, "error: this is a bug in dm-env-rpc: ImportError: no x"),
     (UsageError("\x1b[2J\x07"), 2, r"error: \x1b[2J\x07"),
 ]
 

@@ -353,7 +353,7 @@ def test_without_a_picture_it_says_what_to_do() -> None:
     with serve(lambda: Painted("ansi")) as server:
         said = " ".join(invoke("play", server.address, code=2, environment=DUMMY).output.split())
         assert server.world_count == 0
-    assert "has no picture to play by: no observation is an image" in said
+    assert "has no image to play by: no observation is an image" in said
     assert "observations: observation uint8 [4]" in said
     assert "Serve it with an image among its observations" in said
 
@@ -364,9 +364,7 @@ def test_without_a_display_it_says_what_to_do(tmp_path: Path) -> None:
     environment = {**none, "XDG_RUNTIME_DIR": str(tmp_path)}
     with serve(Catch) as server:
         finished = commands.command("play", server.address, environment=environment)
-        is_one_line_with(
-            finished, 2, "play opens a window, and there is no display", "explore(env)"
-        )
+        is_one_line_with(finished, 2, "play needs a display for its window", "explore(env)")
 
 
 def test_a_server_that_ends_ends_the_game() -> None:

@@ -195,7 +195,7 @@ def test_a_server_that_ends_the_stream_at_what_it_does_not_know_is_asked_again()
 def test_a_server_without_properties_says_so() -> None:
     with serve(Catch) as server:
         listed = run("list", server.address)
-        assert "has no properties; for those of a world add --world NAME" in listed.stderr
+        assert "has no properties; to list those of a world, add --world NAME" in listed.stderr
         refused = run("get", server.address, "key", "--interface=legacy", code=1)
         assert "no payload that this server knows" in refused.stderr
 

@@ -169,14 +169,14 @@ class KnowsTheOwnersOfWorlds(Session):
         return super().carry_out(kind, request)
 
 
-_ONE = "the server takes one client at a time: "
-_SLOW = "one client can join at a time: no answer within "
+_ONE = "the server accepts only one client at a time: "
+_SLOW = "only one client can join at a time: no answer within "
 
 SKIPPED: Mapping[type[Session], str] = {
     RefusesOthers: _ONE + "another client is here",
     EndsTheStreamsOfOthers: _ONE + "the end of the stream",
     RefusesOthersWhileOneIsJoined: _ONE + "another client is here",
-    EndsTheEarlierStream: "this takes 2 connections at the same time, and the server accepts 1",
+    EndsTheEarlierStream: "this check needs 2 simultaneous connections, and the server accepts 1",
     JoinsWhenTheServerIsFree: _SLOW,
 }
 """Correct ones, and the reason for which checks with two joined clients are skipped on them."""

@@ -358,15 +358,15 @@ def test_what_a_server_has_no_room_for_is_skipped_with_that_reason(
     found = [name for name, result in results.items() if result.is_finding]
     assert found == LIMITED[session_class]
     reasons = {
-        OneClient: "this takes 2 connections at the same time, and the server accepts 1",
-        OneJoined: "a world takes one agent only: only one client can join",
-        OnePerWorld: "a world takes one agent only: the world is full",
+        OneClient: "this check needs 2 simultaneous connections, and the server accepts 1",
+        OneJoined: "a world accepts only one agent: only one client can join",
+        OnePerWorld: "a world accepts only one agent: the world is full",
     }
     kind = next(each for each in session_class.__mro__ if each in reasons)
     assert results["agents_of_one_world_have_their_own_states"].reason == reasons[kind]
     independent = results["worlds_are_independent"]
     if session_class is OneJoined:
-        assert independent.reason == "one client can join at a time: only one client can join"
+        assert independent.reason == "only one client can join at a time: only one client can join"
     assert (independent.outcome is Outcome.PASSED) == (kind is OnePerWorld)
 
 

@@ -57,8 +57,8 @@ def test_the_docstring_explains_every_field() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"seed": -1}, "seed must be an integer from 0 on, got -1"),
-        ({"max_steps": 0}, "max_steps must be an integer from 1 on, got 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"max_steps": 0}, "max_steps must be an integer of at least 1, got 0"),
         ({"timeout": float("inf")}, "timeout must be finite and more than 0, got inf"),
         ({"quiet_seconds": float("nan")}, "quiet_seconds must be finite and more than 0, got nan"),
         ({"several_agents": "maybe"}, "several_agents must be yes or no, got 'maybe'"),

@@ -406,14 +406,14 @@ def test_environments_that_fail_are_named_and_then_begin_again() -> None:
 def test_numbers_are_positive(numbers: Any) -> None:
     num_actors, envs_per_actor, num_steps = numbers
     with (
-        pytest.raises(SpecError, match="must be an integer from 1 on"),
+        pytest.raises(SpecError, match="must be an integer of at least 1"),
         LocalRollouts(echo, counting, num_actors, envs_per_actor) as rollouts,
     ):
         rollouts.collect(num_steps)
 
 
 def test_a_seed_is_a_number_from_0_on() -> None:
-    with pytest.raises(SpecError, match=r"seed must be an integer from 0 on, .*, got -1"):
+    with pytest.raises(SpecError, match=r"seed must be an integer of at least 0, .*, got -1"):
         LocalRollouts(echo, counting, seed=-1)
 
 

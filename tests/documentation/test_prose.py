@@ -45,7 +45,7 @@ _PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
 
 THIRD_PERSON = re.compile(r"(?!(?:[A-Z]\w*ss|Does)\b)[A-Z][a-z]+s\b")
 """How a docstring of a function would begin in the third person: "Returns", "Closes"."""
-NOUNS = {"Limits", "Priorities", "Python", "Seconds", "Settings", "Specs", "Values"}
+NOUNS = {"Limits", "Suites", "Priorities", "Python", "Seconds", "Settings", "Specs", "Values"}
 
 
 # Python 3.12 and later have a kind of token for the parts of an f-string.

@@ -78,7 +78,7 @@ def test_a_server_that_lets_nobody_in_again_gives_its_own_refusal() -> None:
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [
-        (None, r"left out observation 'o' \(uid 4\)"),
+        (None, r"did not send the requested observation 'o' \(uid 4\)"),
         (pack_tensor([1.0, 2.0]), r"observation 'o' \(uid 4\): has dtype float64"),
         (pack_tensor([1, 2, 3], np.int32), r"observation 'o' \(uid 4\): has shape \[3\]"),
         (dm_env_rpc_pb2.Tensor(shape=[2]), r"observation 'o' \(uid 4\): the tensor has no"),

@@ -13,7 +13,7 @@ from dm_env_rpc_client import SpecError
 SECONDS = "a number of seconds, or None for no limit"
 NEVER = "a Restart, or True for Restart(), or None or False for never"
 VALUES = "must be a mapping of names to values"
-INT = "must be an integer from 1 on"
+INT = "must be an integer of at least 1"
 FLAG = "must be True or False"
 LISTEN = "an address to listen at"
 KEYS = "did you mean credentials=Tls(cert='server.crt', key='server.key')?"

@@ -85,11 +85,11 @@ WRONG: list[Wrong] = [
     Wrong("w", "join_world_settings", 5, "got 5", VALUES),
     Wrong("s", "create_world_settings", 5, "got 5", "are a mapping, a sequence of"),
     Wrong("s", "create_world_settings", "rows=6", "got 'rows=6'", "are a mapping, a sequence of"),
-    Wrong("s", "num_envs", "4", "got '4'", "must be an integer from 1 on, or None"),
-    Wrong("s", "num_envs", 2.5, "got 2.5", "must be an integer from 1 on, or None"),
-    Wrong("s", "num_envs", True, "got True", "must be an integer from 1 on, or None"),
-    Wrong("s", "num_batches", -1, "got -1", "must be an integer from 0 on, or None for as few"),
-    Wrong("s", "num_batches", "2", "got '2'", "must be an integer from 0 on"),
+    Wrong("s", "num_envs", "4", "got '4'", "must be an integer of at least 1, or None"),
+    Wrong("s", "num_envs", 2.5, "got 2.5", "must be an integer of at least 1, or None"),
+    Wrong("s", "num_envs", True, "got True", "must be an integer of at least 1, or None"),
+    Wrong("s", "num_batches", -1, "got -1", "must be an integer of at least 0, or None for as few"),
+    Wrong("s", "num_batches", "2", "got '2'", "must be an integer of at least 0"),
     Wrong("s", "copy", "no", "got 'no'", FLAG),
 ]  # fmt: skip
 

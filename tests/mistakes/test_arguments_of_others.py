@@ -169,7 +169,7 @@ MISTAKES: list[M] = [
     # rollouts
     M(lambda _: rollouts(num_actors="2"), "num_actors", "got '2'", INT),
     M(lambda _: rollouts(envs_per_actor=0), "envs_per_actor", "got 0", INT),
-    M(lambda _: rollouts(seed=True), "seed", "got True", "an integer from 0 on"),
+    M(lambda _: rollouts(seed=True), "seed", "got True", "an integer of at least 0"),
     M(lambda _: rollouts(make_env=NOWHERE), "make_env", f"got {NOWHERE!r}",
       "must be a function from an index to an environment, or a RemoteEnvironments"),
     M(lambda _: rollouts(policy="random"), "policy", "got 'random'", "a function"),
@@ -177,7 +177,7 @@ MISTAKES: list[M] = [
     M(lambda _: ray_rollouts(batch_timeout="60"), "batch_timeout", "got '60'", SECONDS),
     M(lambda _: ray_rollouts(batch_timeout=1e10), "batch_timeout", "got 1000",
       "at most 2147483 seconds"),
-    M(lambda _: ray_rollouts(attempts=-1), "attempts", "got -1", "an integer from 0 on"),
+    M(lambda _: ray_rollouts(attempts=-1), "attempts", "got -1", "an integer of at least 0"),
     M(lambda _: ray_rollouts(actor_options=5), "actor_options", "got 5", "a mapping"),
     M(lambda _: ray_servers(num_servers=0), "num_servers", "got 0", INT),
     M(lambda _: ray_servers(start_timeout=0), "start_timeout", "got 0", FOR_ALL),
@@ -239,7 +239,7 @@ MISTAKES: list[M] = [
       "got 'rows'", "must be a sequence of names"),
     M(lambda _: Proxy("localhost:1", latency=math.nan), "latency", "got nan", FROM_0),
     M(lambda _: Proxy("localhost:1", bandwidth="1"), "bandwidth", "got '1'",
-      "must be a number, finite and more than 0, or None for no limit"),
+      "must be a finite number greater than 0, or None for no limit"),
 ]  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def test_the_command_says_what_cannot_be_exported(
     said = " ".join(ended.stderr.split())
     assert "observation 'x' is" in said
     assert "recording.episodes has" in said
-    assert "defect" not in said
+    assert "bug in dm-env-rpc" not in said
 
 
 def test_actions_of_an_episode_without_steps_are_stacked(path: Path) -> None:

@@ -184,7 +184,7 @@ def test_mutated_messages_are_parsed_as_protobuf_does_or_refused() -> None:
 
 def test_the_limits_are_checked() -> None:
     for wrong in (0, -1, 1.5, True, "1"):
-        with pytest.raises(SpecError, match="strings of Limits must be an integer from 1 on"):
+        with pytest.raises(SpecError, match="strings of Limits must be an integer of at least 1"):
             Limits(strings=wrong)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="at most 2147483647 bytes"):
         Limits(message_bytes=1 << 31)

@@ -138,10 +138,10 @@ def test_the_only_action_needs_no_name() -> None:
     ("named", "value", "error"),
     [
         ("jump", 1, "key: unknown action 'jump'; actions: 'speech'"),
-        ("", 1, "key: name the action that it sets; actions: 'speech', 'steer'"),
+        ("", 1, "key: name the action to set; actions: 'speech', 'steer'"),
         ("steer", 3, "action 'steer': .*outside its"),
         ("steer", 1.5, "action 'steer'"),
-        ("steer[0]", 1, r"action 'steer\[0\]': there is no such element; its shape is \[\]"),
+        ("steer[0]", 1, r"action 'steer\[0\]': no such element; its shape is \[\]"),
         ("vector[2]", 1, r"no such element; its shape is \[2\]"),
         ("vector[0]", 1.5, r"action 'vector\[0\]'.*outside its"),
         ("vector[0]", "fast", r"action 'vector\[0\]'"),

@@ -311,8 +311,8 @@ def test_what_is_closed_is_gone() -> None:
     [
         ({"latency": -1}, "latency must be finite and at least 0, got -1"),
         ({"jitter": -0.1}, "jitter must be finite and at least 0, got -0.1"),
-        ({"slice_bytes": 0}, "slice_bytes must be an integer from 1 on"),
-        ({"bandwidth": 0.0}, "bandwidth must be a number, finite and more than 0"),
+        ({"slice_bytes": 0}, "slice_bytes must be an integer of at least 1"),
+        ({"bandwidth": 0.0}, "bandwidth must be a finite number greater than 0"),
         ({"address": "nowhere"}, "address looks like"),
     ],
 )

@@ -199,7 +199,7 @@ def at_once(
             try:
                 infos = own._add_info(infos, event.info, row)
             except Exception:
-                events[row] = Failed("SpecError", "its info does not fit into those of all")
+                events[row] = Failed("SpecError", "its info cannot be stacked with the others")
     failures = [isinstance(event, Failed) for event in events]
     if any(failures):
         return [event if isinstance(event, Failed) else Lost() for event in events]

@@ -1,15 +1,15 @@
-"""Between Gymnasium and dm_env, in both directions. Needs the extra `gymnasium`.
+"""Adaptors between Gymnasium and dm_env, in both directions. Needs the extra `gymnasium`.
 
 import gymnasium
 env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost:50051")
 """
 
-# Read `from_dm_env.py` first: a remote environment for Gymnasium. `vector_env.py` is many of them,
-# with `row_spaces.py` and `episode_rows.py`. `to_dm_env.py` is the other direction, which servers
-# use, and `proxy.py` a remote environment that is such a one. `spaces.py` makes spaces of specs,
-# `elements.py` specs of spaces; `space_json.py` and `value_json.py` is what travels as JSON.
+# Read `from_dm_env.py` first: a remote environment for Gymnasium. `vector_env.py` steps many, with
+# `row_spaces.py` and `episode_rows.py`. Servers use the other direction, `to_dm_env.py`, and
+# `proxy.py` is the client's end of it. `spaces.py` converts specs to spaces, `elements.py` spaces
+# to specs; `space_json.py` and `value_json.py` define the JSON on the wire.
 #
-# The names are imported when they are first used: a server must not import the client.
+# Names are imported on first use, because a server must not import the client.
 
 import lazy_loader
 

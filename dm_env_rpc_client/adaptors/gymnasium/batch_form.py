@@ -1,7 +1,7 @@
-"""Inputs and outputs of simulator environments, as NumPy arrays in one form.
+"""Inputs and outputs of simulator environments, converted to one form with NumPy arrays.
 
-The kind of their arrays is that of the first observation. A batch may return four values in place
-of five, its first observation without infos, and describe the spaces of all rows only.
+The first observation determines the kind of arrays. A batch may return four values instead of five,
+a first observation without infos, and only the spaces of all rows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _RETURNED = ("observation", "reward", "terminated", "truncated", "info")
 BEGUN = ("observation", "info")
 
 _TIME_OUTS = ("time_outs", "TimeLimit.truncated", "truncation")
-"""Infos that tell which of the ends in four values are truncations: rsl_rl's, Gym's, Brax's."""
+"""Infos that mark truncations in results of four values: rsl_rl's, Gym's, Brax's."""
 
 
 def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
-    """Return the kind of the arrays that an environment takes.
+    """Return the kind of arrays that an environment accepts.
 
     Args:
       env: the environment.
-      observation: its first one.
+      observation: its first observation.
       arrays: as for `serve`.
 
     Raises:
-      RuntimeError: there is no such library here.
+      RuntimeError: the library is not installed.
     """
     found = array_kinds.kind_of(observation)
     if arrays in (array_kinds.AUTO, found.library):
@@ -50,7 +50,7 @@ def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
 
 
 def given(value: Any, kind: ArrayKind, what: str) -> Any:
-    """Convert a client's value for the environment; RequestError if that is impossible."""
+    """Convert a client's value for an environment; RequestError if that is impossible."""
     try:
         return array_kinds.from_numpy(value, kind, what)
     except SpecError as error:
@@ -59,7 +59,7 @@ def given(value: Any, kind: ArrayKind, what: str) -> Any:
 
 def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
     """Convert an environment's results to NumPy arrays; RuntimeError if that is impossible."""
-    # A value that is no tuple of this length is an error, reported elsewhere.
+    # Any other value is converted as a whole; the caller reports it as an error.
     is_tuple = isinstance(returned, tuple) and len(returned) == len(names)
     named = dict(zip(names, returned, strict=True)) if is_tuple else returned
     try:
@@ -70,7 +70,7 @@ def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
 
 
 class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that receives actions in its own kind of arrays, converted from NumPy's."""
+    """An environment that accepts and returns NumPy arrays, converted to and from its own kind."""
 
     def __init__(self, env: Any, kind: ArrayKind):
         super().__init__(env)
@@ -91,7 +91,7 @@ class BatchForm:
       arrays: as for `serve`.
 
     Attributes:
-      kind: that of the arrays it takes; None before the first reset.
+      kind: the kind of arrays it accepts; None before the first reset.
       has_four: whether its steps return four values; None before the first step.
     """
 
@@ -106,13 +106,13 @@ class BatchForm:
         self.seeds = self._takes_seed or hasattr(env, "seed")
 
     def __str__(self) -> str:
-        """The known facts."""
+        """Return a description of the form, as far as known."""
         values = "" if self.has_four is None else f", {4 if self.has_four else 5} values"
         own = "known after the first reset" if self.kind is None else self.kind
         return f"{type(inner(self._env)).__name__}: arrays {own}{values}"
 
     def reset(self, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the observation and the infos; for the arguments see Gymnasium."""
+        """Return the observation and the infos; arguments as in Gymnasium."""
         own = dict(arguments)
         if "seed" in own and not self._takes_seed:
             self._env.seed(own.pop("seed"))
@@ -128,7 +128,7 @@ class BatchForm:
         return begin
 
     def step(self, actions: Any, wants_infos: bool) -> Any:
-        """Return the five values of a step; without infos unless they are wanted."""
+        """Return the five values of a step, with empty infos unless `wants_infos`."""
         if self.kind is not None and self.kind is not NUMPY:
             actions = given(actions, self.kind, "action")
         returned = self._env.step(actions)
@@ -136,7 +136,7 @@ class BatchForm:
         self.has_four = is_sequence and len(returned) == 4 and isinstance(returned[3], Mapping)
         if self.has_four:
             *first, info = returned
-            # Of those that do not tell, the ends are terminations.
+            # Without a mark, the ends are terminations.
             outs = (info[name] for name in _TIME_OUTS if name in info)
             returned = (*first, next(outs, np.zeros(len(first[2]), np.bool_)), info)
         observation, reward, terminated, truncated, info = returned
@@ -151,7 +151,7 @@ def single_space(env: Any, name: str) -> Any:
       name: "action_space" or "observation_space".
 
     Raises:
-      SpecError: the batch does not say it.
+      SpecError: the batch does not declare the space.
     """
     own = getattr(env, f"single_{name}", None)
     return _of_row(getattr(env, name), name) if own is None else own
@@ -170,7 +170,7 @@ def _of_row(space: Any, name: str) -> Any:
         if space.nvec.ndim == 1:
             return spaces.Discrete(int(nvec), start=int(start))
         return spaces.MultiDiscrete(nvec, space.dtype, start=start)
-    raise SpecError(f"{space} is not the same for each row: set single_{name}, that of one row")
+    raise SpecError(f"{space} differs between rows: set single_{name} to the space of one row")
 
 
 def _is_same(rows: Any) -> bool:

@@ -32,7 +32,7 @@ from dm_env_rpc_client.tensors import structures
 
 
 class Row(Protocol):
-    """Facts required of a `GymnasiumEnvironment` besides its specs."""
+    """The members of `GymnasiumEnvironment` that rows need."""
 
     gymnasium: gymnasium.Env[Any, Any]
     action_space: spaces.Space[Any]
@@ -63,7 +63,7 @@ class GymnasiumOffers(Offers):
     """The description, the frames and the calls of rows.
 
     Args:
-      mode: their autoreset mode.
+      mode: the autoreset mode of the rows.
     """
 
     def __init__(self, mode: AutoresetMode):
@@ -98,7 +98,7 @@ class GymnasiumOffers(Offers):
         self._calls.offer(properties, callee, callable_names, settable_names, count)
 
 
-# What is called where the rows are, perhaps in another process.
+# These functions run where the rows are, which may be another process.
 
 
 def _described(row: Row, count: int, mode: AutoresetMode) -> str:
@@ -118,12 +118,12 @@ def _with_gymnasium(row: Row, function: Callable[..., Any], *arguments: Any) -> 
 
 
 class GymnasiumRows(Rows):
-    """Environments stepped as in `gymnasium.vector.SyncVectorEnv`; each may fail by itself.
+    """Environments stepped as in `gymnasium.vector.SyncVectorEnv`; each may fail separately.
 
     Args:
-      environment: has the spaces of all rows.
+      environment: any row; all rows have its spaces.
       count: the number of rows.
-      mode: the name of an `AutoresetMode`; NEXT_STEP in place of one that Gymnasium does not have.
+      mode: the name of an `AutoresetMode`; an unknown name stands for NEXT_STEP.
     """
 
     infos: StackedInfos | OwnInfos | None
@@ -154,14 +154,14 @@ class GymnasiumRows(Rows):
         )
         super().__init__(kind, count)
         self._flatten = structures.flattener(single, _OBSERVATION)
-        # The most frequent case, without the walk over a structure for each row.
+        # Fast path for the most frequent spaces: no walk over a structure for each row.
         is_box = isinstance(space, spaces.Box)
         self._array: Any = self._observation if is_box else None
         self._shape, self._dtype = (space.shape, space.dtype) if is_box else (None, None)
-        # There is a cast to the dtype of the space first, if the one that is sent is another.
+        # A Box whose wire dtype differs is first cast to the dtype of the space.
         has_own_dtype = is_box and self._columns[0].dtype == self._dtype
         self._box = self._columns[0] if has_own_dtype else None
-        # The same for integers of Python.
+        # Fast path for Python integers.
         self._integers = range(0)
         if isinstance(space, spaces.Discrete):
             limits = np.iinfo(np.dtype(space.dtype))
@@ -169,7 +169,7 @@ class GymnasiumRows(Rows):
             self._integers = range(int(limits.min), int(limits.max) + 1)
 
     def fits(self, environment: Row) -> bool:
-        """Whether the client wants the infos of this row in the form that these rows send."""
+        """Whether a row's client has requested infos in the form of these rows."""
         return bool(self.kind.form == environment.infos)
 
     def actions(self, action: Any) -> Any:
@@ -207,7 +207,7 @@ class GymnasiumRows(Rows):
             row = tree.map_structure(lambda column: column[index], actions)
             try:
                 action = self._read_action(row)
-            except ProtocolError as error:  # JSON, as of a Graph.
+            except ProtocolError as error:  # From JSON, which encodes the actions of a Graph.
                 raise RequestError.invalid(str(error)) from error
         try:
             observation, reward, terminated, truncated, info = environment.gymnasium.step(action)
@@ -215,7 +215,7 @@ class GymnasiumRows(Rows):
             explain(environment.gymnasium, "step", error)
             raise
         is_last = bool(terminated or truncated)
-        if is_last:  # Also if one of the values does not fit.
+        if is_last:  # At once: the episode has ended even if a value below is invalid.
             self._kinds[index] = _LAST
         if not isinstance(reward, float):
             reward = as_reward(environment.gymnasium, reward)
@@ -233,7 +233,7 @@ class GymnasiumRows(Rows):
             and observation.shape == self._shape
             and observation.dtype is self._dtype
         ):
-            self._array[index] = observation  # `_put`, without the call.
+            self._array[index] = observation  # Like `_put`, without the call.
         else:
             self._put(index, observation)
         if info and self.infos is not None:
@@ -247,7 +247,7 @@ class GymnasiumRows(Rows):
                 self._kinds[index] = _MID
 
     def _put(self, index: int, observation: Any) -> None:
-        """Put an observation into a row; RuntimeError if it does not fit."""
+        """Store an observation in a row; RuntimeError if it does not fit."""
         if type(observation) is int and observation in self._integers:
             self._array[index] = observation
             return
@@ -262,7 +262,7 @@ class GymnasiumRows(Rows):
             column.array[index] = value
 
     def _fitted(self, observation: Any) -> tuple[Any, list[Any]]:
-        """Return an observation as a value of its spec, and the values that its columns take."""
+        """Return an observation as a value of its spec, and as the values for the columns."""
         try:
             structure = self._write_observation(observation)
             leaves = zip(self._columns, self._flatten(structure), strict=True)
@@ -271,5 +271,5 @@ class GymnasiumRows(Rows):
             raise environment_error(error, "space") from error
 
     def _element(self, structure: Any) -> Any:
-        """Return a value of the spec of an observation as a client gets it."""
+        """Return a value of an observation's spec as an element, as clients receive it."""
         return self._read_observation(structure)

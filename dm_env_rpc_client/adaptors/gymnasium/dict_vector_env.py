@@ -1,7 +1,7 @@
-"""Several remote environments with a dict of its own for each info, as Stable-Baselines3 has them.
+"""Remote environments with a separate info dict for each, as in Stable-Baselines3.
 
-Gymnasium's vector environments stack infos, which turns integers into those of NumPy and fails with
-rows that do not fit together. Here the rows of a batch travel as dicts.
+Gymnasium's vector environments stack infos, which converts integers to NumPy's and fails for rows
+that do not fit together. Here the rows of a batch travel as dicts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ DummyResults: TypeAlias = tuple[Any, Array, Array, list[dict[str, Any]]]
 
 
 class DictVectorEnv(RemoteVectorEnv):
-    """`RemoteVectorEnv` that steps as Stable-Baselines3's DummyVecEnv does, in the mode SAME_STEP.
+    """A `RemoteVectorEnv` that steps like Stable-Baselines3's DummyVecEnv, in mode SAME_STEP.
 
-    The infos of a vector environment at the server, and those of a server of a former version, come
-    stacked, and are taken apart here.
+    Vector environments and servers of older versions send stacked infos, which are split here.
     """
 
     _form = OWN
@@ -45,7 +44,7 @@ class DictVectorEnv(RemoteVectorEnv):
         Args:
           seeds: one for each environment.
           options: as for `reset`.
-          reset_infos: gets the infos.
+          reset_infos: receives the infos.
 
         Raises:
           As `reset`.
@@ -58,15 +57,15 @@ class DictVectorEnv(RemoteVectorEnv):
         return self._reset(self._settings_of(seeds, options), results)
 
     def step_each(self, actions: Any, reset_infos: list[dict[str, Any]]) -> DummyResults:
-        """Step every environment; where an episode has ended, the next one has begun.
+        """Step every environment; where an episode ends, begin the next.
 
         Args:
           actions: the actions [N, ...].
-          reset_infos: gets the infos of the episodes that have begun.
+          reset_infos: receives the infos of the new episodes.
 
         Returns:
-          Observations [N, ...], rewards float32 [N], whether an episode has ended, bool [N], and
-          the infos of the steps.
+          Observations [N, ...], rewards float32 [N], ended episodes bool [N], and the infos of the
+          steps.
 
         Raises:
           As `step`.

@@ -10,13 +10,13 @@
 | Sequence of one of the arrays above | array of variable length |
 | OneOf, Graph, any other Sequence | string: the JSON of `value_json` |
 
-A key of a Dict in which there is a period or a percent sign, or which is empty, is escaped as in
-URLs (`a.b` is `a%2Eb`), and so are the observations `reward` and `discount` (`%72eward`), because
-periods separate the levels of a name and these two names are those of the reward and the discount.
-A Dict with two keys of one name, such as 1 and "1", has no spec.
+In names, a key of a Dict that contains a period or a percent sign, or that is empty, is escaped as
+in URLs (`a.b` is `a%2Eb`), because periods separate the levels of a name. So are the observations
+`reward` and `discount` (`%72eward`), since these names denote the reward and the discount. A Dict
+with two keys of one name, such as 1 and "1", has no spec.
 
-A batch of N elements, an element of `batch_space(space, N)`, has the structure and the names of
-one; its arrays, and its strings, are stacked along a new first axis.
+A batch of N elements, an element of `batch_space(space, N)`, has the structure and the names of a
+single element; its arrays and strings are stacked along a new first axis.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      name: the name of the spec; parts append theirs, as in "action.0".
+      name: the name of the spec; parts append their own, as in "action.0".
 
     Raises:
       SpecError: two keys of a Dict have the same name.
@@ -82,9 +82,9 @@ Converter: TypeAlias = Callable[[Any], Any]
 
 
 class Converting(abc.ABC):
-    """An object that keeps readers and writers, which cannot be pickled: a copy makes its own.
+    """A base of classes with readers and writers, which a pickled copy builds again.
 
-    They are attributes whose names begin with `_read_` or `_write_`.
+    They cannot be pickled. Their attributes have names that begin with `_read_` or `_write_`.
     """
 
     @abc.abstractmethod
@@ -103,7 +103,7 @@ class Converting(abc.ABC):
 def to_structure(
     space: spaces.Space[Any], element: Any, name: str, count: int | None = None
 ) -> Any:
-    """`writer` for one use."""
+    """Convert one element with `writer`."""
     return writer(space, name, count)(element)
 
 
@@ -112,12 +112,12 @@ def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Con
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      name: what an element is called in errors.
+      name: the name of an element in errors.
       count: the number of elements of a batch; None for one element.
 
     Returns:
-      A function of an element, which does not check whether it is within its bounds. It raises
-      SpecError if the element has another structure, or the dtype of its spec cannot represent it.
+      A function of an element, without a check of its bounds. It raises SpecError if the element
+      has another structure or the dtype of its spec cannot represent it.
     """
     if isinstance(space, spaces.Dict):
         return _dict_writer(space, name, count)
@@ -146,10 +146,10 @@ def _dict_writer(space: spaces.Dict, name: str, count: int | None) -> Converter:
 
     def write(element: Any) -> dict[str, Any]:
         is_mapping = isinstance(element, Mapping)
-        if not is_mapping:  # A named tuple or a dataclass has its parts by name, too.
+        if not is_mapping:  # The fields of a named tuple or dataclass match by name, too.
             own = structures.parts_by_name(element)
             is_mapping, element = own is not None, element if own is None else own
-        # A batch may be an array whose fields have the names of the keys.
+        # A batch may be a structured array, with the keys as its field names.
         if element.keys() != keys if is_mapping else count is None:
             found = list(element) if is_mapping else type(element).__name__
             raise SpecError(f"{name!r}: expected a mapping with keys {list(keys)}, got {found}")
@@ -211,7 +211,7 @@ def from_structure(
     as_sampled: bool = False,
     of_rows: bool = False,
 ) -> Any:
-    """`reader` for one use."""
+    """Convert one value with `reader`."""
     return reader(space, name, as_sampled, of_rows)(value)
 
 
@@ -222,15 +222,15 @@ def reader(
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      name: what an element is called in errors.
+      name: the name of an element in errors.
       as_sampled: whether an element of a Discrete is a NumPy scalar, as `sample` of the space
-        returns it, for an environment's `step`; otherwise it is an int.
+        returns it, for an environment's `step`; otherwise an int.
       of_rows: whether an element is a batch.
 
     Returns:
-      A function of a value. Its tuples may be mappings with their indices as keys, as names over
-      the wire are nested. Arrays are not copied. It raises ProtocolError if the JSON of an element
-      is invalid.
+      A function of a value, which does not copy arrays. Tuples in the value may also be mappings
+      with their indices as keys, as names on the wire are nested. It raises ProtocolError if the
+      JSON of an element is invalid.
     """
     if isinstance(space, spaces.Discrete) and not of_rows:
         return _scalar_reader(np.dtype(space.dtype)) if as_sampled else int
@@ -249,7 +249,7 @@ def reader(
         ]
         return lambda value: tuple(read(part(value, index)) for index, read in items)
     if of_rows:
-        # As Gymnasium puts samples of the space together.
+        # As `concatenate` of Gymnasium combines samples of such a space.
         return _each(reader(space, name, as_sampled=True))
     if isinstance(space, spaces.Text):
         return str
@@ -265,7 +265,7 @@ def _scalar_reader(dtype: np.dtype[Any]) -> Converter:
     kind = dtype.type
 
     def read(value: Any) -> Any:
-        # The type is called with a scalar, if at all: with an array it takes ten times as long.
+        # Called with an array instead of a scalar, the type takes ten times as long.
         scalar = value[()] if type(value) is np.ndarray else value
         return scalar if type(scalar) is kind else kind(scalar)
 
@@ -275,7 +275,7 @@ def _scalar_reader(dtype: np.dtype[Any]) -> Converter:
 def _array_reader(dtype: np.dtype[Any]) -> Converter:
     def read(value: Any) -> Any:
         if type(value) is np.ndarray and value.dtype == dtype:
-            return value  # Most values; without the call.
+            return value  # Fast path for most values.
         return np.asarray(value, dtype)
 
     return read
@@ -286,14 +286,14 @@ def _each(read: Converter) -> Converter:
 
 
 def as_array(space: Any, value: Any, name: str) -> Any:
-    """Return elements of one of `ARRAYS` in the dtype of their spec; SpecError if they change."""
+    """Cast elements of one of `ARRAYS` to the dtype of their spec; SpecError if values change."""
     return _cast(value, _wire_dtype(space), name)
 
 
 def by_name(structure: Any) -> Any:
-    """Return a structure of values with mappings from index to value in place of tuples.
+    """Replace the tuples of a structure by mappings from index to value.
 
-    Mappings without values are left out, as they have no names.
+    Empty mappings are omitted, since they have no names.
     """
     if isinstance(structure, tuple):
         structure = {str(index): part for index, part in enumerate(structure)}
@@ -304,7 +304,7 @@ def by_name(structure: Any) -> Any:
 
 
 def escaped(key: Any) -> str:
-    """Return a key of a Dict as a level of a name; see the end of the table above."""
+    """Return a key of a Dict as a level of a name; see the module's docstring."""
     text = str(key).replace("%", "%25").replace(".", "%2E")
     if text in _TAKEN:
         return f"%{ord(text[0]):02X}{text[1:]}"
@@ -312,10 +312,10 @@ def escaped(key: Any) -> str:
 
 
 def part(value: Any, key: Any) -> Any:
-    """Return a part of a value; an empty mapping if it has no values, and so is not sent.
+    """Return a part of a value; an empty mapping if the part has no values and was not sent.
 
     Args:
-      value: a mapping, or a tuple. A tuple may be a mapping with its indices as keys.
+      value: a mapping or a tuple; a tuple may also be a mapping with its indices as keys.
       key: the key, or the index as an int.
     """
     try:
@@ -362,7 +362,7 @@ def _array_spec(space: Any, name: str) -> specs.Array:
         return specs.BoundedArray((), dtype, start, start + n - 1, name)
     if isinstance(space, spaces.MultiBinary):
         return bounded_array(space.shape, dtype, 0, 1, name)
-    # `nvec` holds numbers of values, a spec bounds.
+    # `nvec` counts values, whereas a spec has inclusive bounds.
     low = space.start.astype(np.int64)
     high = low + (space.nvec.astype(np.int64) - 1)
     return specs.BoundedArray(space.shape, dtype, low, high, name)

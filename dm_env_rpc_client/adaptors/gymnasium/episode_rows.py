@@ -1,7 +1,7 @@
 """The last step of each of N environments in the form of Gymnasium's vector environments.
 
-The infos of environments on streams come one by one. Those of a batch come stacked as Gymnasium
-stacks them, or one by one in one text; see `info_observation`.
+Infos of environments on streams arrive separately. Those of a batch arrive stacked as in Gymnasium,
+or separately in one text; see `info_observation`.
 """
 
 from __future__ import annotations
@@ -40,43 +40,41 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class EpisodeInfos:
-    """The received infos that were not taken yet.
+    """Received infos that have not been returned yet.
 
     Args:
-      addresses: where the server of each environment is, for errors.
+      addresses: the server address of each environment, for errors.
     """
 
     def __init__(self, addresses: Sequence[str]):
         self._addresses = addresses
-        # Those of single environments, and those of several with their indices.
+        # Infos of single environments, and stacks of infos with the indices of their rows.
         self._own: dict[int, RowInfo] = {}
         self._stacks: list[tuple[Array, Mapping[str, Any]]] = []
 
     def put(self, index: int, info: dict[str, Any]) -> None:
-        """Record the info of a step, or of the reset that begins the next episode within it."""
+        """Record the info of a step, or of the reset that follows within the same step."""
         former = self._own.get(index)
         self._own[index] = RowInfo(info) if former is None else former._replace(info=info)
 
     def put_final(self, index: int, info: dict[str, Any], observation: Any) -> None:
-        """Record the info and observation of a step in which the next episode begins."""
+        """Record the info and observation of the last step of an episode, before the next one."""
         self._own[index] = RowInfo({}, info, observation)
 
     def put_rows(
         self, rows: Array, text: str, which: Any, count: int, arrays: Any = None
     ) -> Array | None:
-        """Record the values that came with the observations of a batch.
+        """Record the infos that arrived with the observations of a batch.
 
         Args:
-          rows: the indices of the rows that take part.
+          rows: the indices of the selected rows.
           text: the observation `gymnasium`, which is not empty.
           which: selects these rows in the batch; a slice for all of them.
           count: the number of rows of the batch.
           arrays: the observation with large arrays, if there is one.
 
         Returns:
-          Which of their episodes have ended in both ways; None for none.
-
-        Raises:
+          The rows whose episodes were both terminated and truncated, as a mask; None for none.
           ProtocolError: the text is invalid.
         """
         stack, own, both = extras_of_rows(text, count, arrays)
@@ -89,7 +87,7 @@ class EpisodeInfos:
             for row, place in zip(rows.tolist(), places.tolist(), strict=True):
                 info, former = own.get(place), self._own.get(row)
                 if info is not None:
-                    # An episode that was lost has ended in this step, and the next one begins.
+                    # The row's former episode was lost: it ends in this step, and the next begins.
                     self._own[row] = info if former is None else former._replace(info=info.info)
         return None if both is None else both[which]
 
@@ -102,7 +100,7 @@ class EpisodeInfos:
             self._taken(np.array(list(rows)))
 
     def each(self) -> list[RowInfo]:
-        """Record the infos of each row."""
+        """Return the infos of each row and forget them."""
         own, self._own = self._own, {}
         found = unstacked(self._taken(None), len(self._addresses))
         for row, info in own.items():
@@ -110,14 +108,14 @@ class EpisodeInfos:
         return found
 
     def stack(self, ids: Array | None, are_spread: bool = False) -> dict[str, Any]:
-        """Record the infos of some rows, or of all, stacked.
+        """Return the infos of some rows, or of all, as one stack, and forget them.
 
         Args:
           ids: the rows; None for all.
-          are_spread: whether each has the place of its index, among all rows.
+          are_spread: whether each row keeps its index among all rows.
 
         Raises:
-          EnvironmentsFailedError: Gymnasium cannot put the info of one beside those of the others.
+          EnvironmentsFailedError: Gymnasium cannot stack an info with those of the others.
         """
         count = len(self._addresses)
         infos = self._taken(ids) if self._stacks else {}
@@ -138,14 +136,14 @@ class EpisodeInfos:
                     final = {FINAL_OBSERVATION: own.final_observation, FINAL_INFO: own.final_info}
                     infos = self._add_info(infos, final, place)
                 infos = self._add_info(infos, own.info, place)
-            except Exception as error:  # Of another shape than others, or too large an integer.
+            except Exception as error:  # Another shape than the others, or too large an integer.
                 text = f"{type(error).__name__}: {error}"
-                failures[row] = SpecError(f"its info does not fit into those of all: {text}")
+                failures[row] = SpecError(f"its info cannot be stacked with the others: {text}")
         if failures:
             raise EnvironmentsFailedError(failures, {row: self._addresses[row] for row in failures})
         return infos
 
-    # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
+    # Borrowed from Gymnasium's vector environments; of `self` it needs only `num_envs`.
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
 
     def _taken(self, ids: Array | None) -> dict[str, Any]:
@@ -171,7 +169,7 @@ class EpisodeInfos:
 
 
 def _rows(infos: Mapping[str, Any], which: Array, count: int) -> dict[str, Any]:
-    """Return some rows of stacked infos of so many rows."""
+    """Return some rows of the stacked infos of `count` rows."""
     own: dict[str, Any] = {}
     put_together(own, infos, (which, count), np.arange(len(which)), len(which))
     return own
@@ -184,20 +182,20 @@ def put_together(
     places: Array,
     count: int,
 ) -> None:
-    """Copy rows of stacked infos into those of more rows, which may gain keys.
+    """Copy rows of stacked infos into the stacked infos of more rows, adding keys if necessary.
 
     Args:
-      target: the infos to add to.
-      infos: the infos of some rows; the mask of `key` is `_key`. What is not of rows is taken as it
-        is, in the place of that of other rows.
-      source: the rows to take of them, and how many they have.
-      places: the rows that they become.
+      target: the infos to extend.
+      infos: the infos of some rows; the mask of `key` is `_key`. A value that is not an array of
+        rows is copied unchanged and replaces that of other rows.
+      source: the rows to copy, and the number of rows of `infos`.
+      places: the indices of these rows in `target`.
       count: the number of rows of `target`.
     """
     rows, size = source
     masks = {f"_{key}" for key in infos}
     for key, value in infos.items():
-        # Of rows without this info there is no key.
+        # Rows without this info must not create the key.
         mask = value if key in masks else infos.get(f"_{key}")
         if is_of_rows(mask, size) and not mask[rows].any():
             continue
@@ -213,7 +211,7 @@ def put_together(
             shape = (count, *value.shape[1:])
             is_object = value.dtype.kind == "O"
             target[key] = np.full(shape, None) if is_object else np.zeros(shape, value.dtype)
-        elif value.dtype.kind in "SU":  # Another length of texts is another dtype.
+        elif value.dtype.kind in "SU":  # Texts of another length have another dtype.
             target[key] = target[key].astype(np.result_type(target[key], value), copy=False)
         target[key][places] = value[rows]
 
@@ -227,18 +225,18 @@ _FIRST, _MID, _LAST = map(int, dm_env.StepType)
 class EpisodeRows(Rows):
     """The rows of episodes.
 
-    Where the step that ends an episode begins the next one, the rest of its row is of the step that
-    has ended the episode, and the observation is the first one of the next.
+    Where the step that ends an episode begins the next one, the observation is the first of the
+    next episode; the rest of the row belongs to the step that ended the former one.
 
     Args:
       worlds: the environments.
       spaces: their spaces.
-      mode: when episodes begin.
-      copies: whether observations belong to callers, who may change them.
+      mode: the autoreset mode.
+      copies: whether callers own the observations and may change them.
       has_infos: whether these are Gymnasium environments at the servers, which send infos.
 
     Attributes:
-      has_begun: whether an episode has begun, bool [N].
+      has_begun: the environments in which an episode has begun, bool [N].
     """
 
     _keeps = True
@@ -254,25 +252,25 @@ class EpisodeRows(Rows):
         super().__init__(spaces.specs, worlds.num_envs, copies)
         self.observations = spaces.empty(self.count)
         self._spaces = spaces
-        # Those of batches are not asked.
+        # Used for environments on streams only, not for batches.
         self._environments = worlds.pool.environments
         self._begins_at_once = next_kind(mode.name) is dm_env.StepType.MID
-        # The server has done it, of Gymnasium environments in a batch.
+        # For Gymnasium environments in a batch, the server already begins the next episode.
         self._is_followed = has_infos and worlds.is_batched
         self._has_infos = has_infos
         self._infos = EpisodeInfos(worlds.addresses)
-        # Callers may change the arrays in arrays of objects.
+        # A shallow copy is not enough for these: callers may change the arrays inside.
         observations = spaces.specs.observations
         self._objects = [n for n in self.observations if isinstance(observations[n], VARIABLE)]
         count = self.count
         self.has_begun = np.zeros(count, np.bool_)
         self._terminations = np.zeros(count, np.bool_)
         self._truncations = np.zeros(count, np.bool_)
-        # How many have put a MID step since the last step began.
+        # The number of MID steps stored since the last step began.
         self._mid_count = 0
         # Rows whose episode has ended, and whose next one begins in the same step.
         self._restarting: set[int] = set()
-        # What `step_type` is in most steps of a batch that has all rows.
+        # The usual value of `step_type` in a batch with all rows.
         self._all_mid = bytes([_MID]) * count
 
     def begin(self) -> bool:
@@ -281,9 +279,9 @@ class EpisodeRows(Rows):
         return was_mid
 
     def forget(self, ids: Collection[int]) -> None:
-        """Drop leftovers of the last steps of some environments: their next episodes begin.
+        """Drop leftovers of the last steps of environments that begin their next episodes.
 
-        That is if another environment has failed, so that nobody got them.
+        Leftovers exist if another environment failed, so that no caller received them.
         """
         self._restarting.difference_update(ids)
         self._infos.forget(ids)
@@ -340,7 +338,7 @@ class EpisodeRows(Rows):
         self._infos.put_final(index, info, self._spaces.observation(observation))
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> slice | list[int]:
-        """Take steps in the middle of episodes; see `Rows.put_mid_steps`."""
+        """Store steps in the middle of episodes; see `Rows.put_mid_steps`."""
         at = super().put_mid_steps(indices, steps)
         self.has_begun[at] = True
         self._terminations[at] = self._truncations[at] = False
@@ -349,7 +347,7 @@ class EpisodeRows(Rows):
                 if text:
                     info, self._truncations[index] = extras_of({EXTRAS: text})
                     self._infos.put(index, info)
-        # Last, for an error above is followed by a second call.
+        # Last, because an error above leads to a second call.
         self._mid_count += len(indices)
         return at
 
@@ -388,7 +386,7 @@ class EpisodeRows(Rows):
         return ended
 
     def _put_ends(self, rows: Array, kinds: Array, has_discount: bool) -> list[int]:
-        """Record how the steps of a batch's rows end; return the rows with an ended episode."""
+        """Record the ends of episodes in a batch's rows; return the rows with an ended episode."""
         terminated = is_last = kinds == _LAST
         if has_discount:
             axes = tuple(range(1, self.discount.ndim))
@@ -404,7 +402,7 @@ class EpisodeRows(Rows):
         return (*self.arrays(ids), self.infos(ids))
 
     def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:
-        """Return the same without the infos."""
+        """Return the result of `step` without the infos."""
         which = slice(None) if ids is None else ids
         return (
             self.elements(ids),
@@ -442,9 +440,9 @@ class EpisodeRows(Rows):
         return {"discount": np.where(mask, discounts, 0), "_discount": has_discount, **infos}
 
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Record the infos of reset Gymnasium environments; others have none on a reset.
+        """Return the infos of reset Gymnasium environments; other environments have none.
 
-        They are in the rows of their indices. Errors are those of `infos`.
+        Each is in the row of its index. Raises as `infos`.
         """
         return self._infos.stack(np.array(ids), are_spread=True) if self._has_infos else {}
 
@@ -458,6 +456,6 @@ class EpisodeRows(Rows):
         return found
 
     def _has_discount(self) -> Array:
-        """Return in which rows the info of the step has a discount of its own, bool [N]."""
+        """Return the rows whose info contains the discount of the step, bool [N]."""
         has: Array = self.step_type == _MID if self._begins_at_once else self.step_type != _FIRST
         return has

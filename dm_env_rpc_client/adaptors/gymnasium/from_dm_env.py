@@ -51,22 +51,20 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     Actions and observations have the spaces of their specs, see `adaptors.gymnasium.spaces`. A
     structure with a single array, at any depth, is replaced by that array: an environment
-    with the one action `{"paddle": int32}` has a Discrete for its action space and takes
-    `env.step(1)`.
+    with the one action `{"paddle": int32}` has a Discrete action space and takes `env.step(1)`.
 
-    The end of an episode is terminated if the server sends TERMINATED, and for an
-    environment that is not remote if its discount is 0; otherwise it is truncated. `info`
-    has the `discount`, except after a reset.
+    The end of an episode is terminated if the server sends TERMINATED, or for a local environment
+    if the discount is 0; otherwise it is truncated. `info` contains the `discount`, except after a
+    reset.
 
     Args:
       env: the environment; closed with this one.
       unwrap_single: False to keep the mappings around a single array.
-      render_mode: "rgb_array" to have `render` return the last observed image. A mode that there
-        is not is a warning, and `render` returns None then.
-      render_observation: which observation is the image, by flat name: any that notebooks show as
-        one, such as a board. None for the first that is uint8 [height, width, 3].
-      seed_setting: the name of the setting that takes the seed of a reset; None to not send
-        seeds.
+      render_mode: "rgb_array" to have `render` return the last observed image. Any other mode
+        issues a warning, and `render` returns None.
+      render_observation: the flat name of the image observation: any that notebooks show as an
+        image, such as a board. None for the first uint8 [height, width, 3] observation.
+      seed_setting: the name of the setting that takes the seed of a reset; None to send no seeds.
 
     Raises:
       SpecError: an argument is of another type, there is no space for a spec, the reward is not a
@@ -99,12 +97,12 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.metadata = {"render_modes": ["rgb_array"] if found else [], "render_fps": RENDER_FPS}
         if render_observation is not None and render_observation not in found:
             raise SpecError(
-                f"no observation {render_observation!r} that is an image, such as uint8 [height, "
-                f"width, 3]; images: {', '.join(found) or 'none'}"
+                f"no observation {render_observation!r} is an image, such as uint8 [height, width, "
+                f"3]; images: {', '.join(found) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
             warnings.warn(
-                f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                f"render_mode {render_mode!r} is not available, so render() returns None; "
                 f"render modes: {self.metadata['render_modes']} ('rgb_array' needs an observation "
                 "that is uint8 [height, width, 3])",
                 stacklevel=2,
@@ -117,7 +115,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, in which no episode is running."""
+        """Return the state for copies and pickles, without a running episode."""
         state = dict(self.__dict__)
         if is_made_again(self._env):
             state |= {"_is_running": False, "_last_observation": None}
@@ -135,16 +133,16 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
         Args:
           seed: sent as the setting `seed_setting` to an environment whose `reset` takes
-            settings; not used for other environments.
+            settings; ignored by other environments.
           options: settings of the next episode, by name.
 
         Returns:
           The first observation, and an empty info.
 
         Raises:
-          SpecError: there are options and the environment takes no settings; or they
-            changed its specs.
-          Otherwise the errors of the environment.
+          SpecError: options were given and the environment takes no settings, or they changed its
+            specs.
+          Otherwise the environment's errors.
         """
         super().reset(seed=seed)
         settings = dict(options or {})
@@ -168,14 +166,14 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
           action: an element of `action_space`.
 
         Returns:
-          The observation, reward, terminated, truncated, and infos with the `discount`. If the step
-          of an environment that restarts was lost, it is truncated, with the last observation, and
-          `restarted` is True in the infos.
+          The observation, reward, terminated, truncated, and an info with the `discount`. If a
+          restart lost the step, the episode is truncated: the observation is the last one received,
+          and `restarted` in the info is True.
 
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.
           SpecError: the action does not conform.
-          Otherwise the errors of the environment.
+          Otherwise the environment's errors.
         """
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
@@ -256,8 +254,8 @@ def make_remote(
 
     Args:
       address: the address of the server, or a server to launch, as for `make`.
-      create_world_settings: settings with which the world is created.
-      join_world_settings: settings with which it is joined.
+      create_world_settings: settings of the CreateWorld request.
+      join_world_settings: settings of the JoinWorld request.
       unwrap_single: as for `GymnasiumEnv`.
       render_mode: as for `GymnasiumEnv` or `GymnasiumProxy`.
       render_observation: as for `GymnasiumEnv`.
@@ -267,12 +265,12 @@ def make_remote(
       **make_kwargs: for `dm_env_rpc_client.make`.
 
     Returns:
-      A `GymnasiumProxy` if the server has a Gymnasium environment; a `GymnasiumEnv` of its specs
-      if not, or if `requested_observations`, `render_observation` or `nested_tensors` select what
-      is observed, or how.
+      A `GymnasiumProxy` if the server has a Gymnasium environment; otherwise, or if
+      `requested_observations`, `render_observation` or `nested_tensors` change the observations, a
+      `GymnasiumEnv`.
 
     Raises:
-      As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server then.
+      As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server.
     """
     arguments.flag("unwrap_single", unwrap_single)
     check_form(seed_setting, render_mode, render_observation)
@@ -303,17 +301,17 @@ def make_remote(
 
 
 def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Description | None]:
-    """Join a world, and ask the server about the Gymnasium environment in it.
+    """Join a world, and request the description of the Gymnasium environment in it.
 
     Args:
-      join: joins it; called again if the server ends the stream with an extension that it does not
-        know, as some do.
+      join: joins the world; called again if the server ends the stream because it does not know
+        the extension.
 
     Returns:
       The environment, and its description; None if it is not a Gymnasium environment.
 
     Raises:
-      As `join` and `describe`. No world is left on the server then.
+      As `join` and `describe`. No world is left on the server.
     """
     env = join()
     try:
@@ -329,14 +327,14 @@ def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Desc
 def check_form(
     seed_setting: str | None, render_mode: str | None, render_observation: str | None = None
 ) -> None:
-    """Raise SpecError if a name is not text; same arguments as `GymnasiumEnv`."""
+    """Raise SpecError if an argument is not a str; same arguments as `GymnasiumEnv`."""
     arguments.text("seed_setting", seed_setting, none="None to send no seeds")
     arguments.text("render_mode", render_mode, none="None")
     arguments.text("render_observation", render_observation, none="None for the first image")
 
 
 def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
-    """Whether a TimeStep, the latest of an environment, ends an episode by termination."""
+    """Whether the latest TimeStep of an environment ends an episode by termination."""
     if not timestep.last():
         return False
     if isinstance(env, BaseAdaptor):
@@ -345,7 +343,7 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
 
 
 def info_of(discount: Any) -> dict[str, Any]:
-    """Return the info of a step: its discount, if it has one (a FIRST one does not)."""
+    """Return the info of a step: its discount, which only a FIRST step lacks."""
     if discount is None:
         return {}
     array = np.asarray(discount)
@@ -353,7 +351,7 @@ def info_of(discount: Any) -> dict[str, Any]:
 
 
 def check_reward(environment: dm_env.Environment) -> None:
-    """Raise SpecError if the rewards of an environment are not numbers, as Gymnasium requires."""
+    """Raise SpecError unless the rewards of an environment are numbers, as Gymnasium requires."""
     spec = environment.reward_spec()
     observations = environment.observation_spec()
     if isinstance(observations, Mapping) and batches.STEP_TYPE in observations and spec.shape:
@@ -365,7 +363,7 @@ def check_reward(environment: dm_env.Environment) -> None:
 
 
 def check_reward_spec(spec: Any) -> None:
-    """Raise SpecError if the spec of a reward is not one of a number."""
+    """Raise SpecError unless a reward spec describes a single number."""
     if not isinstance(spec, specs.Array) or spec.shape != () or spec.dtype.kind not in "biuf":
         raise SpecError(
             f"rewards are numbers in Gymnasium, but this environment's reward has spec {spec}; "
@@ -386,11 +384,11 @@ def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
 def find_images(
     structure: Any, are_images: Callable[..., bool] = images.is_rgb
 ) -> dict[str, tuple[tuple[Any, ...], specs.Array]]:
-    """Return the flat names of observations that are images, with the keys to each and its spec.
+    """Return the image observations by flat name: the keys that lead to each, and its spec.
 
     Args:
-      structure: of specs.
-      are_images: says so of arrays of a shape and a dtype.
+      structure: a structure of specs.
+      are_images: a predicate on the shape and dtype of arrays.
     """
     return {
         nesting.SEPARATOR.join(map(str, path)): (path, spec)
@@ -405,14 +403,14 @@ def is_shown(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
 
 
 def largest_image(structure: Any) -> str | None:
-    """Return the flat name of the observation that says most to the eye.
+    """Return the flat name of the observation that is best suited for display.
 
     Args:
-      structure: of specs.
+      structure: a structure of specs.
 
     Returns:
-      The largest that is uint8 [height, width, 3], otherwise the largest that notebooks show as an
-      image, such as a board; None if there is none.
+      The largest uint8 [height, width, 3] observation; otherwise the largest that notebooks show as
+      an image, such as a board; None if there is none.
     """
     for are_images in (images.is_rgb, is_shown):
         found = find_images(structure, are_images)
@@ -422,7 +420,7 @@ def largest_image(structure: Any) -> str | None:
 
 
 def wrap(path: tuple[Any, ...], value: Any) -> Any:
-    """Return a value in the mappings around it, by the keys that `single_leaf` found."""
+    """Wrap a value in mappings, with the keys found by `single_leaf`."""
     for key in reversed(path):
         value = {key: value}
     return value

@@ -1,19 +1,20 @@
 """Values that accompany the observations of a Gymnasium environment: the observation `gymnasium`.
 
-It is empty, or a JSON object:
+The observation is empty or a JSON object:
 
-| who | key | value |
+| sender | key | value |
 | --- | --- | --- |
 | an environment | `info` | the info of the step or reset |
 | | `truncated` | true if an episode that was terminated was truncated, too |
-| rows of a batch | `info` | the infos of all rows, stacked as Gymnasium stacks them |
+| rows of a batch | `info` | the infos of all rows, stacked as in Gymnasium |
 | | `rows` | instead, by the index of the row, an object with its `info` and, if its episode has ended and the next has begun, `final_info` and `final_obs` |
-| | `truncated` | of which rows, bool [N] |
+| | `truncated` | the rows that were terminated and truncated, bool [N] |
 
-A client asks for it with the setting `infos` of a Reset. True is for clients that do not know the
-strings of NumPy (see `value_json`) and get the `info` of rows; `STACKED` is the same with exact types;
-`OWN` is for `rows`. `BLOCKS` is `STACKED`, with large arrays in a second observation, whose bytes
-are theirs one after another. A description has what its server knows in the list `infos`.
+Clients request it with the setting `infos` of a Reset. True is for clients without support for
+NumPy strings (see `value_json`) and selects the `info` of rows; `STACKED` is the same with exact
+types; `OWN` selects `rows`. `BLOCKS` is `STACKED` with the bytes of large arrays in a second
+observation, one after another. The list `infos` in a description has the forms that its server
+supports.
 """  # noqa: E501  # a table
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ EXTRAS = "gymnasium"
 """The name of the observation."""
 
 INFOS = "infos"
-"""The setting of a Reset; in a description, the list of the texts that the setting may be."""
+"""The setting of a Reset; in a description, the list of the texts that the setting accepts."""
 
 OWN, STACKED, BLOCKS = "own", "stacked", "blocks"
-"""The texts that it may be."""
+"""Texts that the setting accepts."""
 
 INFO, FINAL_INFO, FINAL_OBSERVATION = "info", "final_info", "final_obs"
 """The keys of the infos of a row. In a stack, the last two are Gymnasium's."""
@@ -60,9 +61,9 @@ class RowInfo(NamedTuple):
     """The infos of a row in one step.
 
     Attributes:
-      info: that of the step; if the next episode has begun in it, that of the reset.
-      final_info: that of the step which ended an episode, if the next one has begun in it.
-      final_observation: the last one of that episode; None if it is not known.
+      info: the info of the step; if the next episode has begun in it, the info of the reset.
+      final_info: the info of the step that ended an episode, if the next one has begun in it.
+      final_observation: the last observation of that episode; None if unknown.
     """
 
     info: dict[str, Any]
@@ -74,9 +75,9 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
     """Return the info text for an observation of one environment.
 
     Args:
-      info: what the environment returned.
+      info: the info returned by the environment.
       is_truncated_too: whether an episode was terminated and truncated.
-      is_exact: whether the client knows all types.
+      is_exact: whether the client supports all types.
     """
     extras: dict[str, Any] = {INFO: info} if info else {}
     if is_truncated_too:
@@ -95,7 +96,7 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
     """Return the info text for the observations of rows with stacked infos.
 
     Args:
-      infos: the infos of all rows, stacked as Gymnasium stacks them.
+      infos: the infos of all rows, stacked as in Gymnasium.
       both: the rows whose episode was terminated and truncated.
       is_exact: as for `encoded`.
     """
@@ -109,11 +110,11 @@ def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
     """Return the info text for the observations of rows with separate infos.
 
     Args:
-      rows: by the index of the row, the JSON value with the keys of its infos.
+      rows: the JSON value of each row's infos, by the index of the row.
       both: the rows whose episode was terminated and truncated.
 
     Raises:
-      SpecError: there is no text for one of the rows.
+      SpecError: the infos of a row cannot be written as text.
     """
     extras: dict[str, Any] = {_ROWS: rows} if rows else {}
     if both.any():
@@ -122,7 +123,7 @@ def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
 
 
 def extras_of(observation: Mapping[str, Any]) -> Extras:
-    """Return the values that came with an observation; ProtocolError if they are invalid."""
+    """Return the values sent with an observation; ProtocolError if they are invalid."""
     text = str(observation[EXTRAS])
     if not text:
         return Extras({}, False)
@@ -138,9 +139,9 @@ class RowExtras(NamedTuple):
     """Values that accompany the observations of a batch's rows.
 
     Attributes:
-      stacked: the infos of all rows, stacked as Gymnasium stacks them.
-      own: the infos of rows that are not stacked, by row.
-      both: which episodes have ended in both ways, bool [N]; None for none.
+      stacked: the infos of all rows, stacked as in Gymnasium.
+      own: separate infos, by row.
+      both: the episodes that were terminated and truncated, bool [N]; None for none.
     """
 
     stacked: dict[str, Any]
@@ -149,7 +150,7 @@ class RowExtras(NamedTuple):
 
 
 def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
-    """Return the values that came with the observations of `count` rows, unless the text is empty.
+    """Return the values sent with the observations of `count` rows; the text must not be empty.
 
     Args:
       text: the observation `EXTRAS`.
@@ -157,7 +158,7 @@ def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
       arrays: the observation `INFO_ARRAYS`, if there is one.
 
     Raises:
-      ProtocolError: it is not that of `count` rows.
+      ProtocolError: the text is invalid, or for another number of rows.
     """
     extras = value_json.decode(text, f"observation {EXTRAS!r}")
     if not isinstance(extras, dict):
@@ -182,13 +183,13 @@ def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
 def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
     """Split the stacked infos of `count` rows into the infos of each row.
 
-    What was an integer, a float or a bool has become one of NumPy when it was stacked. What is not
-    of rows, such as the log of a simulator, each row has.
+    Integers, floats and bools have become NumPy scalars by stacking. A value that is not an array
+    of rows, such as the log of a simulator, is copied to each row.
     """
     found = []
     for own in _unstacked(infos, count):
         final = own.pop(FINAL_INFO, {})
-        # The other name is that of Gymnasium before 1.0, which simulators have kept.
+        # Gymnasium before 1.0 used this name, and some simulators still do.
         final_observation = own.pop("final_observation", None)
         final_observation = own.pop(FINAL_OBSERVATION, final_observation)
         found.append(RowInfo(own, final if isinstance(final, dict) else {}, final_observation))
@@ -212,7 +213,7 @@ def _unstacked(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 
 
 def is_of_rows(value: Any, count: int) -> TypeGuard[npt.NDArray[Any]]:
-    """Whether a part of stacked infos has a value for each of so many rows."""
+    """Whether a part of stacked infos has one value for each of `count` rows."""
     return isinstance(value, np.ndarray) and value.shape[:1] == (count,)
 
 

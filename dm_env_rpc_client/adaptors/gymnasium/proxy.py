@@ -1,4 +1,4 @@
-"""A served Gymnasium environment as the Gymnasium environment that it is."""
+"""A local proxy of a served Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.system.foreign_environments import described
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
-_LAST = dm_env.StepType.LAST  # Found faster than a member of an enum.
+_LAST = dm_env.StepType.LAST  # A global is faster to look up than an enum member.
 
 _NO_VALUES: Mapping[str, Any] = {}
 
-_CALLABLE = "; those of the environment at the server are there with serve(callable_names=...)"
+_CALLABLE = "; allow attributes of the environment at the server with serve(callable_names=...)"
 
 
 class Description(NamedTuple):
@@ -48,12 +48,12 @@ class Description(NamedTuple):
       action_space: the space of its actions.
       observation_space: the space of its observations.
       metadata: its metadata.
-      render_mode: the mode that it renders in.
-      max_episode_steps: the time limit of its spec; None for none.
-      reward_range: its reward range; None if it has none.
-      notes: which spaces are replaced by others, because they are not Gymnasium's own.
-      autoreset_mode: when episodes of a batch begin; None for a single environment.
-      forms: those in which the server sends infos beside that of former versions; see
+      render_mode: its render mode.
+      max_episode_steps: the time limit of its spec; None for no limit.
+      reward_range: its reward range; None if undefined.
+      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
+      autoreset_mode: the autoreset mode of a batch; None for a single environment.
+      forms: the forms of infos that the server supports beside the original form; see
         `info_observation`.
     """
 
@@ -69,18 +69,18 @@ class Description(NamedTuple):
 
 
 class GymnasiumProxy(gymnasium.Env[Any, Any]):
-    """A remote Gymnasium environment; `make_remote` makes it.
+    """A remote Gymnasium environment, as `make_remote` returns it.
 
     Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
-    at the server. `seed` and `options` go to its own `reset`. Observed elements of a Discrete are
-    `int`; the environment gets actions of the type of its own samples. What the server allows with
+    at the server, and its `reset` receives `seed` and `options`. Observed elements of a Discrete
+    are `int`; the environment receives actions of the type of its own samples. The names allowed by
     `serve(callable_names=..., settable_names=...)` are attributes of this object.
 
     Args:
       env: joined to a world of a Gymnasium environment; closed with this one.
-      description: what `describe` returned for it.
+      description: the result of `describe` for it.
       render_mode: the mode in which the server recreates the environment; None to leave it as it
-        is. One that the server does not have is a warning, and `render` returns None then.
+        is. If the server does not support the mode, a warning is issued and `render` returns None.
 
     Attributes:
       environment: `env`.
@@ -113,7 +113,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         return type(self), arguments, {"_spec": self._spec}
 
     def __getattr__(self, name: str) -> Any:
-        """Return an allowed name of the server: a method as a function, otherwise the value."""
+        """Return an allowed attribute of the remote environment; a method becomes a function."""
         names = None if name.startswith("_") else self.__dict__.get("_names")
         if names is not None:
             with contextlib.suppress(AttributeError):
@@ -128,7 +128,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The spec that this was made with, with the time limit of the remote environment."""
+        """The spec passed by `gymnasium.make`, with the time limit of the remote environment."""
         return self._spec
 
     @spec.setter
@@ -146,13 +146,13 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
 
         Args:
           seed: for the environment's own `reset`.
-          options: the same; see `adaptors.gymnasium.value_json` for what travels as it is.
+          options: likewise; see `adaptors.gymnasium.value_json` for the types that are preserved.
 
         Returns:
           The observation and the info.
 
         Raises:
-          DmEnvRpcError: the environment raised an error, whose text it has.
+          DmEnvRpcError: the environment raised an error, quoted in the text.
           Otherwise as `DmEnvAdaptor.step`.
         """
         super().reset(seed=seed)
@@ -173,21 +173,21 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
           action: an element of `action_space`.
 
         Returns:
-          The observation, reward, terminated, truncated and info. If the step of an environment
-          that restarts was lost, it is truncated, with the last observation, and the info is
+          The observation, reward, terminated, truncated and info. If a restart lost the step, the
+          episode is truncated: the observation is the last one received, and the info is
           `{"restarted": True}`.
 
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.
           SpecError: the action does not conform; nothing was sent.
-          DmEnvRpcError: the environment raised an error, whose text it has.
+          DmEnvRpcError: the environment raised an error, quoted in the text.
           Otherwise as `DmEnvAdaptor.step`.
         """
         if not self._is_running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() first")
         action_space, observation_space = self._converted
         if self.action_space is not action_space or self.observation_space is not observation_space:
-            self._make_converters()  # A caller has replaced one.
+            self._make_converters()  # A caller has assigned another space.
         timestep = self.environment.step(self._wire_action(action))
         try:
             is_last = timestep.step_type is _LAST
@@ -197,8 +197,8 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             is_terminated = is_last and self.environment.state is State.TERMINATED
             return (
                 self._read_observation(timestep.observation),
-                # The server may begin an episode instead, if another connection has reset the
-                # world.
+                # None if the server begins an episode instead, because another connection has
+                # reset the world.
                 0.0 if timestep.reward is None else float(timestep.reward),
                 is_terminated,
                 extras.is_truncated or (is_last and not is_terminated),
@@ -209,7 +209,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> Any:
-        """Return the current frame by a request; None without a render mode."""
+        """Request and return the current frame; None without a render mode."""
         if self.render_mode is None:
             return None
         return read_frame(self.environment)
@@ -220,18 +220,18 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
 
 
 def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
-    """Ask a server about the environment in a world.
+    """Request the description of the environment in a world.
 
     Args:
       env: joined to the world.
-      key: the property: that of an environment, or `VECTOR_DESCRIPTION`.
+      key: the property to read; for a batch, `VECTOR_DESCRIPTION`.
 
     Returns:
-      The description; None if it is not a Gymnasium environment.
+      The description; None if the server does not describe a Gymnasium environment.
 
     Raises:
       ProtocolError: the answer is invalid, or of a later version.
-      ConnectionLostError: the server ends connections with requests that it does not know.
+      ConnectionLostError: the server ends connections on unknown requests.
       Otherwise as `Connection.send`.
     """
     try:
@@ -264,16 +264,16 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
 def begin(
     env: DmEnvAdaptor, description: Description, render_mode: str | None, form: str = OWN
 ) -> str | None:
-    """Ask a server for infos, and for a render mode.
+    """Request infos, and a render mode, from a server.
 
     Args:
-      env: joined to a world of a Gymnasium environment, in which no sequence begins before.
-      description: what `describe` returned for it.
+      env: joined to a world of a Gymnasium environment, before its first sequence.
+      description: the result of `describe` for it.
       render_mode: the mode; None to leave the environment as it is.
-      form: that of the infos; if the server does not know it, they are those of former versions.
+      form: the preferred form of the infos; a server without it falls back to an older form.
 
     Returns:
-      The mode; None, after a warning, if the server does not have it.
+      The mode; None, after a warning, if the server does not support it.
 
     Raises:
       As `DmEnvAdaptor.reset`.
@@ -284,7 +284,7 @@ def begin(
         return render_mode
     modes = description.metadata.get("render_modes", [])
     refusal = f"its modes are {modes}; 'human' would open a window there"
-    # `gymnasium.make` makes lists of what a mode renders.
+    # For "rgb_array_list", `gymnasium.make` collects the frames of mode "rgb_array".
     single = render_mode.removesuffix("_list")
     if (render_mode in modes or single in modes) and single != "human":
         try:
@@ -293,7 +293,7 @@ def begin(
         except DmEnvRpcError as error:
             refusal = str(error)
     warnings.warn(
-        f"the server at {env.connection.address} does not render in mode {render_mode!r}, so that "
+        f"the server at {env.connection.address} does not render in mode {render_mode!r}, so "
         f"render() returns None: {refusal}",
         stacklevel=4,
     )
@@ -302,9 +302,9 @@ def begin(
 
 
 def metadata_of(description: Description, render_mode: str | None) -> dict[str, Any]:
-    """Return the metadata of an environment, with the mode that it renders in among its modes.
+    """Return the metadata of an environment, with its current render mode among the modes.
 
-    That of lists is one of what `gymnasium.make` puts around the environment.
+    An environment does not declare a list mode, which `gymnasium.make` adds with a wrapper.
     """
     metadata = dict(description.metadata)
     modes = list(metadata.get("render_modes", []))
@@ -316,7 +316,7 @@ def metadata_of(description: Description, render_mode: str | None) -> dict[str, 
 def begin_again(
     description: Description, render_mode: str | None, form: str = OWN
 ) -> Callable[[DmEnvAdaptor], object]:
-    """Return a function that repeats the request of `begin` on a restarted environment."""
+    """Return a callback that repeats the request of `begin` on a restarted environment."""
     settings = _infos(description, form)
     if render_mode not in (None, description.render_mode):
         settings["render_mode"] = render_mode
@@ -324,7 +324,7 @@ def begin_again(
 
 
 def restarted(env: dm_env.Environment) -> dict[str, Any]:
-    """Return the info of a step that was lost; nothing for one that was answered."""
+    """Return the info of a lost step; empty for an answered step."""
     is_lost = isinstance(env, DmEnvAdaptor) and env.interruption is not None
     return {"restarted": True} if is_lost else {}
 
@@ -333,7 +333,7 @@ def read_frame(env: DmEnvAdaptor) -> Any:
     """Return the current frame of a Gymnasium environment.
 
     Args:
-      env: joined to its world; `begin` returned a render mode.
+      env: joined to its world, with a render mode from `begin`.
 
     Raises:
       As `PropertyAccess.read`.
@@ -346,11 +346,12 @@ def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
     """Return the current frame of each row of a batched world.
 
     Args:
-      env: joined to the world; `begin` returned a render mode.
+      env: joined to the world, with a render mode from `begin`.
       count: the number of rows.
 
     Raises:
-      ProtocolError: there is not a frame for each row. Otherwise as `PropertyAccess.read`.
+      ProtocolError: the answer is not a sequence of `count` frames. Otherwise as
+        `PropertyAccess.read`.
     """
     frames: Any = read_frame(env)
     if not isinstance(frames, list | tuple | np.ndarray) or getattr(frames, "ndim", 1) == 0:
@@ -363,7 +364,7 @@ def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
 def observation_reader(
     space: spaces.Space[Any], as_sampled: bool = False
 ) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that builds elements of an observation space from nested observations.
+    """Return a function that converts nested observations to elements of an observation space.
 
     Args:
       space: the space.
@@ -384,9 +385,9 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
 
 
 def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that builds values by name from elements of an action space.
+    """Return a function that converts elements of an action space to values by name.
 
-    It raises SpecError if one does not conform.
+    It raises SpecError for an element that does not conform.
     """
     write = elements.writer(space, "action")
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -397,7 +398,7 @@ def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
     low, high = int(limits.min), int(limits.max)
 
     def write_integer(action: Any) -> dict[str, Any]:
-        # Most actions; as an array they would take six more calls.
+        # Fast path for most actions: conversion to an array takes six more calls.
         if type(action) is int and low <= action <= high:
             return {"action": action}
         return {"action": write(action)}
@@ -406,7 +407,7 @@ def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that builds elements from values by name; see `action_writer`."""
+    """Return a function that converts values by name to elements; see `action_writer`."""
     read = elements.reader(space, "action", as_sampled=True)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return read
@@ -414,11 +415,11 @@ def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any
 
 
 def _infos(description: Description, form: str) -> dict[str, Any]:
-    """Return the settings that ask for infos."""
+    """Return the settings that request infos."""
     known = [each for each in (form, STACKED) if each in description.forms]
     return {INFOS: known[0] if known else True}
 
 
 def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
-    """Send settings for the next sequence, and adopt the specs that they lead to."""
+    """Send settings for the next sequence, and adopt the resulting specs."""
     env._finish_reset(env._start_reset(settings))

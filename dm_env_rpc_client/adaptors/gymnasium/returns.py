@@ -1,6 +1,6 @@
 """Explanations of wrong results of `step` and `reset` of Gymnasium environments.
 
-Unpacking a step checks it already, so that steps cost nothing more.
+Unpacking a result already detects a wrong one, so valid steps need no extra check.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ _EXPECTED = {
 }
 
 _NUMBERS = (float, int, np.floating, np.bool_)
-"""Not np.integer, a base class of NumPy's times."""
+"""Without np.integer, a base class of np.timedelta64."""
 
 _OLD = (
-    "that is the interface of gym before 0.26: change the environment, or wrap it with the package "
-    "shimmy"
+    "gym before 0.26 has this interface: change the environment, or wrap it with the package shimmy"
 )
-_DM_ENV = "one that returns a dm_env.TimeStep has to inherit from dm_env.Environment"
+_DM_ENV = "an environment that returns a dm_env.TimeStep must inherit from dm_env.Environment"
 
 
 def inner(environment: Any) -> Any:
-    """Return an environment without its wrappers; one of a class of its own has none."""
+    """Return an environment without its wrappers; an object without `unwrapped` as it is."""
     return getattr(environment, "unwrapped", environment)
 
 
 def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
-    """Return the result of `reset`: the observation and the info.
+    """Unpack the result of `reset`: the observation and the info.
 
     Args:
       environment: the environment.
-      returned: what its `reset` returned.
+      returned: the result of its `reset`.
 
     Raises:
-      TypeError: it is something else. An array of two numbers, or a dict with two keys, would pass
-        for both.
+      TypeError: the result is anything else, including an array of two numbers or a dict with two
+        keys, which Python would unpack as well.
     """
     if isinstance(returned, tuple | list) and len(returned) == 2:
         observation, info = returned
@@ -60,11 +59,11 @@ def as_reward(environment: Any, reward: Any) -> float:
 
     Args:
       environment: the environment.
-      reward: what its `step` returned. What has a `__float__`, as scalars of other libraries have
-        it, is a number; a text is not.
+      reward: the reward returned by its `step`. Any object with a `__float__`, such as a scalar of
+        another library, is a number; a string is not.
 
     Raises:
-      TypeError: it is no number.
+      TypeError: the reward is not a number.
     """
     reason = ""
     if isinstance(reward, _NUMBERS) or _has_number(reward):
@@ -80,7 +79,7 @@ def as_reward(environment: Any, reward: Any) -> float:
 
 
 def _has_number(value: Any) -> bool:
-    """Whether a value is one number, such as an array without dimensions."""
+    """Whether a value is a single number, such as an array without dimensions."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind not in "biufO" or np.ma.is_masked(value):
         return False
@@ -93,7 +92,7 @@ def explain(environment: Any, method: str, error: Exception) -> None:
     Args:
       environment: the environment.
       method: the method.
-      error: what its call raised, or unpacking what that returned.
+      error: the exception raised by the call, or by unpacking its result.
     """
     expected = _EXPECTED[method]
     if "got 4" in str(error):

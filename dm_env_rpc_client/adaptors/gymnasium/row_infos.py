@@ -1,4 +1,4 @@
-"""The infos of rows, at a server, between their steps and the answer of all."""
+"""The infos of rows at a server, from their steps to the common answer."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from dm_env_rpc_client.system.foreign_environments import described
 _INDEX = operator.itemgetter(0)
 
 _NUMBERS = (int, float, np.number)
-"""Gymnasium stacks numbers of these types in arrays of their type; bool is a subclass of int."""
+"""Number types that Gymnasium stacks in arrays of the same type; bool is a subclass of int."""
 
 
 _MANY = 24
-"""With this number of infos or more, one assignment for each key is faster than one for each."""
+"""The number of infos from which one assignment for each key is faster than one for each info."""
 
 
 class StackedInfos(Infos):
     """Infos stacked as Gymnasium stacks them.
 
-    Rows may step at the same time, each in a thread. What the environments keep and change later
-    changes nothing here.
+    Rows may step at the same time, each in its own thread. Infos are copied, so later changes by
+    the environments have no effect.
 
     Args:
       count: the number of rows.
-      is_exact: whether the client knows all types.
+      is_exact: whether the client supports all types.
     """
 
     name = EXTRAS
@@ -51,11 +51,11 @@ class StackedInfos(Infos):
     def __init__(self, count: int, is_exact: bool):
         self.num_envs = count
         self._is_exact = is_exact
-        # Rows with their infos, in the order in which they were put; a row may have several.
+        # Pairs of row and infos in the order of arrival; a row may have several.
         self._infos: list[tuple[int, Any]] = []
 
     def of(self, count: int) -> StackedInfos:
-        """Return the infos of a number of rows; see `Infos`."""
+        """Return empty infos for a number of rows; see `Infos`."""
         return StackedInfos(count, self._is_exact)
 
     def put(self, index: int, info: Any) -> None:
@@ -63,7 +63,7 @@ class StackedInfos(Infos):
         self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows unchanged; see `Infos`."""
+        """Return the infos of rows and start over; see `Infos`."""
         infos, self._infos = self._infos, []
         return infos, {}
 
@@ -75,8 +75,8 @@ class StackedInfos(Infos):
         """Return the argument for `put_final`.
 
         Args:
-          observation: the last one of an episode, as a client gets it.
-          info: that of the same step.
+          observation: the last observation of an episode, as clients receive it.
+          info: the info of the same step.
         """
         return {
             FINAL_OBSERVATION: value_json.snapshot(observation),
@@ -84,18 +84,18 @@ class StackedInfos(Infos):
         }
 
     def put_final(self, index: int, final: Any) -> None:
-        """Record how an episode of a row ended, before the info of the next one."""
+        """Record the end of a row's episode, before the info of the next one."""
         self._infos.append((index, final))
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text; see `Infos`."""
-        if not self._infos and not both.any():  # As in most steps of most environments.
+        """Return the text and the errors, and start over; see `Infos`."""
+        if not self._infos and not both.any():  # As in most steps.
             return "", {}
         of_rows, self._infos = sorted(self._infos, key=_INDEX), []
         infos: dict[str, Any] = {}
         others: Sequence[tuple[int, Any]] = of_rows
         if len(of_rows) >= _MANY:
-            # If it fails, the loop below fails in the same way, and knows the row.
+            # On failure, the loop below raises the same error and knows the row.
             with contextlib.suppress(Exception):
                 infos, others = self._stack_numbers(of_rows)
         failures: dict[int, Exception] = {}
@@ -103,7 +103,7 @@ class StackedInfos(Infos):
             if index not in failures:
                 try:
                     infos = self._add_info(infos, info, index)
-                except Exception as error:  # An info of another shape than those of other rows.
+                except Exception as error:  # Its shape differs from the infos of other rows.
                     failures[index] = error
         return encoded_stack(infos, both, self._is_exact), failures
 
@@ -113,11 +113,11 @@ class StackedInfos(Infos):
         """Stack the infos that have the keys of the first one, by one assignment for each key.
 
         For 64 rows this takes half as long as one assignment for each row and key; see
-        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. It stacks nothing unless each
-        key has numbers of one type and no row has several infos.
+        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. It stacks nothing unless the
+        numbers of each key have one type and no row has several infos.
 
         Returns:
-          The stacked infos, and the others in their order.
+          The stacked infos, and the remaining ones in their order.
         """
         names = list(of_rows[0][1])
         rows: list[int] = []
@@ -131,11 +131,11 @@ class StackedInfos(Infos):
                 others.append(row)
         columns = list(zip(*map(dict.values, alike), strict=True))
         if (
-            # The name of a key's mask contains the key as text, which equal keys may not share.
+            # A mask is named after its key as text, and different keys may have the same text.
             {*map(type, itertools.chain.from_iterable(alike))} != {str}
             or any({*map(type, column)} - {type(column[0])} for column in columns)
             or not all(issubclass(type(column[0]), _NUMBERS) for column in columns)
-            # The end of an episode is stacked before the info of the next one.
+            # Infos of a final step must be stacked before those of the next episode.
             or (others and len({index for index, _ in of_rows}) < len(of_rows))
         ):
             return {}, of_rows
@@ -145,27 +145,27 @@ class StackedInfos(Infos):
             infos[f"_{name}"][rows] = True
         return infos, others
 
-    # As of Gymnasium's own vector environments, which need `num_envs` for it and nothing else.
+    # Borrowed from Gymnasium's vector environments; of `self` it needs only `num_envs`.
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
 
 
 class OwnInfos(Infos):
-    """Infos that each row has by itself, independent of other rows; see `StackedInfos`."""
+    """Infos kept separately for each row; see `StackedInfos`."""
 
     name = EXTRAS
 
     def __init__(self) -> None:
-        # JSON values, which have none of the objects that the environments keep.
+        # As JSON values, which share no objects with the environments.
         self._infos: dict[int, dict[str, Any]] = {}
-        # What cannot be sent is the error of its row when all have stepped.
+        # Reported as errors of their rows once all rows have stepped.
         self._errors: dict[int, Exception] = {}
 
     def of(self, count: int) -> OwnInfos:
-        """Return the infos of a number of rows; see `Infos`."""
+        """Return empty infos for a number of rows; see `Infos`."""
         return OwnInfos()
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows and their errors; see `Infos`."""
+        """Return the infos of rows and their errors, and start over; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         return list(infos.items()), errors
@@ -191,19 +191,19 @@ class OwnInfos(Infos):
         return {FINAL_OBSERVATION: exact, FINAL_INFO: own}
 
     def put_final(self, index: int, final: Any) -> None:
-        """Record how an episode of a row ended."""
+        """Record the end of a row's episode."""
         if isinstance(final, Exception):
             self._errors[index] = final
         else:
             self._infos[index] = final
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text; see `Infos`."""
+        """Return the text and the errors, and start over; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         try:
             text = encoded_rows(infos, both)
-        except SpecError:  # Such as an integer of more digits than Python writes.
+        except SpecError:  # For instance, an integer with more digits than Python converts.
             for index, own in infos.items():
                 try:
                     value_json.text_of(own)
@@ -215,7 +215,7 @@ class OwnInfos(Infos):
 
 
 def _jsonable(info: Any) -> Any:
-    """Return the JSON value of an info, or raise the error that its row is to have."""
+    """Return the JSON value of an info; raise the error to report for its row."""
     if not isinstance(info, Mapping):
         raise TypeError(f"the info is {described(info)}; expected a dict")
     return value_json.to_jsonable(info, value_json.INFO_LEVELS, is_exact=True)

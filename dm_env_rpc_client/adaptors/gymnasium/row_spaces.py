@@ -1,7 +1,7 @@
 """The spaces of N environments, and their elements as arrays by flat name.
 
-Arrays are stacked along a new first axis; other values, such as those of a Text, are tuples of N.
-`SpecSpaces` are those of dm_env's environments, `OwnSpaces` those of Gymnasium's at servers.
+Arrays are stacked along a new first axis; other values, such as texts, are tuples of N.
+`SpecSpaces` are for dm_env environments, `OwnSpaces` for Gymnasium environments at servers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class RowSpaces(Protocol):
     """The spaces of N environments with the same specs.
 
     Attributes:
-      specs: of one environment.
-      action_space: of one environment.
-      observation_space: the same.
+      specs: the specs of one environment.
+      action_space: the action space of one environment.
+      observation_space: the observation space of one environment.
     """
 
     specs: RowSpecs
@@ -54,13 +54,13 @@ class RowSpaces(Protocol):
         """
 
     def empty(self, count: int) -> Arrays:
-        """Return arrays for the observations of `count` environments."""
+        """Allocate arrays for the observations of `count` environments."""
 
     def observation(self, flat: Mapping[str, Any]) -> Any:
-        """Return the element of the space of one observation with these values."""
+        """Return the element of one observation space with these values."""
 
     def observations(self, flat: Arrays) -> Any:
-        """Return the element of the space of some observations with these arrays."""
+        """Return the element of a batched observation space with these arrays."""
 
 
 class _Structure:
@@ -68,7 +68,7 @@ class _Structure:
 
     Args:
       flat_specs: the specs, by flat name.
-      unwrap_single: whether the mappings around a single array are left out.
+      unwrap_single: whether to omit the mappings around a single array.
       kind: "action" or "observation", for error messages.
     """
 
@@ -95,8 +95,8 @@ class SpecSpaces(RowSpaces):
     """The spaces of specs; see `RowSpaces`.
 
     Args:
-      specs: of one environment.
-      unwrap_single: whether the mappings around a single array are left out.
+      specs: the specs of one environment.
+      unwrap_single: whether to omit the mappings around a single array.
     """
 
     def __init__(self, specs: RowSpecs, unwrap_single: bool):
@@ -125,8 +125,8 @@ class SpecSpaces(RowSpaces):
     def empty(self, count: int) -> Arrays:
         found = {name: empty(spec, count) for name, spec in self.specs.observations.items()}
         for name, space in self._observations.leaves.items():
-            # Of the dtype of the space, so that it stays the same array. Nothing is written into
-            # it, so that it takes no memory before there are values.
+            # In the dtype of the space, so that no conversion replaces the array later. As nothing
+            # is written into it, it takes no memory before there are values.
             if _is_array(space) and found[name].dtype != space.dtype:
                 found[name] = np.zeros(found[name].shape, space.dtype)
         return found
@@ -148,12 +148,12 @@ class SpecSpaces(RowSpaces):
 
 
 class OwnSpaces(RowSpaces):
-    """The spaces that Gymnasium environments at servers have; see `RowSpaces`.
+    """The spaces of Gymnasium environments at servers; see `RowSpaces`.
 
     Args:
-      action_space: of one environment.
-      observation_space: of one environment.
-      specs: of one environment.
+      action_space: the action space of one environment.
+      observation_space: the observation space of one environment.
+      specs: the specs of one environment.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class OwnSpaces(RowSpaces):
         self.specs = specs
         self.action_space = action_space
         self.observation_space = observation_space
-        # By the number of rows, of which there are few.
+        # By the number of rows; a client uses few different numbers.
         self._write_actions = functools.cache(
             functools.partial(elements.writer, action_space, "action")
         )

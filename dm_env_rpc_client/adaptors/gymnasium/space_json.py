@@ -1,17 +1,17 @@
 """Gymnasium's spaces as JSON. Needs `gymnasium`.
 
-A space is an object with its `type` and the arguments that make it, values as in
-`value_json`. Bounds that are the same for all elements are one number:
+A space is an object with its `type` and constructor arguments, whose values are encoded as in
+`value_json`. Bounds that are equal for all elements are a single number:
 
     {"type": "Box", "shape": [4], "dtype": "float32", "low": -1.0, "high": 1.0}
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
-The JSON of `bridges.gym_socket.space_json` is that of another protocol, which has neither dtypes
-nor infinities and fewer spaces.
+The JSON of `bridges.gym_socket.space_json` belongs to another protocol, with fewer spaces and
+without dtypes and infinities.
 
-An integer has no infinity: where a Box of integers is not bounded, its bounds are those of the
-dtype, and `bounded_below` and `bounded_above` say so. It samples otherwise there.
+Integers have no infinity: an unbounded Box of integers has the bounds of its dtype, together with
+`bounded_below` and `bounded_above`, which change how it samples.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 _TEXT_LENGTH = 4096
-"""The length of the longest text of a space that has texts, but is not a Text."""
+"""The maximum text length of a space that contains texts but is not a Text."""
 
 _CHARACTERS = string.printable
 
 _SIDES = ("bounded_below", "bounded_above")
-"""Which elements of a Box are bounded, bool [...]: attributes of it, and keys of its JSON."""
+"""Masks of the bounded elements of a Box, bool [...]: its attributes, and keys of its JSON."""
 
 
 def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, Any]:
     """Return the JSON value of a space.
 
-    A space of another type becomes the nearest that Gymnasium has: that of which it is a
+    A space of another type is replaced by the nearest Gymnasium space: the base class, for a
     subclass; a Text, if its elements are strings; otherwise a Box of its shape and dtype.
 
     Args:
       space: the space.
-      name: what it is called in notes and errors.
-      notes: a note on each space that was replaced is appended to it.
+      name: its name in notes and errors.
+      notes: extended by a note for each replaced space.
 
     Raises:
-      SpecError: there is no space that is near.
+      SpecError: no Gymnasium space is near.
     """
     for kind, write in _WRITERS.items():
         if isinstance(space, kind):
@@ -74,14 +74,14 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
     """Return the space of a JSON value.
 
     Args:
-      value: what `to_json` returned.
-      where: what it is called in errors.
-      room: what this and other spaces may take, and their elements; None for the space of an
-        environment of this process.
+      value: the result of `to_json`.
+      where: its name in errors.
+      room: the memory budget for this and other spaces and their elements; None for the space of
+        an environment in this process.
 
     Raises:
-      ProtocolError: it does not describe a space, one whose elements no message can have, or very
-        many spaces.
+      ProtocolError: the value does not describe a space, or describes a space whose elements do
+        not fit into a message, or too many spaces.
     """
     try:
         count = _count(value)
@@ -98,7 +98,7 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
 
 
 def _is_own(space: spaces.Space[Any]) -> bool:
-    """Whether its type is one of this package, which only samples in another way."""
+    """Whether a space's type is one of this package, which differs only in sampling."""
     return type(space).__module__.startswith("dm_env_rpc_client.")
 
 
@@ -119,7 +119,7 @@ def _nearest(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
 
 
 def _bound(array: Any) -> Any:
-    """The JSON value of an array: one number if all elements are the same."""
+    """Return the JSON value of an array: a single number if all elements are equal."""
     array = np.asarray(array)
     same = array.size > 0 and bool(np.all(array == array.flat[0]))
     return to_jsonable(array.flat[0].item() if same else array)
@@ -212,7 +212,7 @@ _WRITERS: dict[type[spaces.Space[Any]], Callable[[Any, str, list[str]], dict[str
 
 
 def _count(value: Any) -> int:
-    """The number of spaces of a description."""
+    """Return the number of spaces in a description."""
     if not isinstance(value, list | Mapping):
         return 0
     parts = value.values() if isinstance(value, Mapping) else value
@@ -255,7 +255,7 @@ def _read_box(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[
 def _bounds(
     bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, room: Room
 ) -> npt.NDArray[Any]:
-    """Return a bound of shape (), or the bound of a Box."""
+    """Return a bound as a scalar array, or as an array of the shape of its Box."""
     read = from_jsonable(bound, where)
     if isinstance(read, np.ndarray):
         room.expand(max(0, read.size * (dtype.itemsize - read.itemsize)))
@@ -295,7 +295,7 @@ def _read_text(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space
 
 def _read_dict(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[Any]:
     pairs = [(from_jsonable(key, where), _read(part, where, room)) for key, part in value["spaces"]]
-    return spaces.Dict(pairs)  # Pairs keep their order, in which the parts are seeded.
+    return spaces.Dict(pairs)  # As pairs, because their order is the order of seeding.
 
 
 def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces.Space[Any]]:
@@ -303,7 +303,7 @@ def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces
 
 
 def _read_alone(value: Any, where: str, room: Room) -> spaces.Space[Any]:
-    """Read a part that an element may lack."""
+    """Read a space whose element may be absent from an element of the whole space."""
     with room.element():
         return _read(value, where, room)
 
@@ -338,5 +338,5 @@ def _discrete(value: Mapping[str, Any]) -> spaces.Discrete:
     dtype: Any = np.dtype(value["dtype"])
     if dtype == np.int64:
         return spaces.Discrete(value["n"], start=value["start"])
-    # Gymnasium before 1.3 has int64 only, and no such argument.
+    # Only for other dtypes: Gymnasium before 1.3 has int64 alone and no such argument.
     return spaces.Discrete(value["n"], start=value["start"], dtype=dtype.type)

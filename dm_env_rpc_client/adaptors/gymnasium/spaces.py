@@ -1,22 +1,22 @@
-"""Converts dm_env specs to Gymnasium spaces, and values of the one to values of the other.
+"""Conversion of dm_env specs to Gymnasium spaces, and of values in both directions.
 
 | spec | space |
 | --- | --- |
 | integer scalar with bounds, at most 2**63 - 1 values | Discrete, with `start` |
 | bool scalar | Discrete(2) |
 | bool array | MultiBinary |
-| other integers and floats | Box; without bounds that of the dtype, or infinite |
-| string | Text of any characters; an array of strings is a Tuple of them |
+| other integers and floats | Box; unbounded ones have the limits of the dtype, or infinity |
+| string | Text of any characters; an array of strings is a Tuple of Texts |
 | variable length along the first axis | Sequence |
 | dict; list or tuple | Dict; Tuple |
 
-A Discrete is int64 and a MultiBinary int8, as everywhere in Gymnasium; every other value
-keeps its dtype. A value of a space is cast to the dtype of its spec exactly; a cast that would
-change it is an error.
+A Discrete is int64 and a MultiBinary int8, as everywhere in Gymnasium; every other value keeps its
+dtype. Actions are cast exactly to the dtype of their spec; a cast that would change a value is an
+error.
 
-A few bytes from a peer can describe a Box of any size, and Gymnasium makes four arrays of its shape
-for the bounds. Here the bounds are views of one element each where they would take more than `Room`
-has.
+A few bytes from a peer can describe a Box of any size, for which Gymnasium allocates four arrays of
+bounds of its shape. Here the bounds are views of a single element wherever arrays would exceed the
+`Room`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dm_env_rpc_client.tensors.specs import bounds_of
 
 _ARRAY_BYTES = 1 << 20
 """Limit, in bytes, for the arrays of bounds of all spaces in one description; a batch of N rows
-takes N times as much."""
+multiplies it by N."""
 
 _EXPANDED_BYTES = 16 << 20
 """Limit, in bytes, for all spaces of one description beyond its own size."""
@@ -51,11 +51,11 @@ _SIDES = ("low", "high", "bounded_below", "bounded_above")
 
 
 class Room:
-    """The memory that the spaces of one description may take.
+    """The memory budget for the spaces of one description.
 
     Args:
-      limits: of the messages in which the elements of the spaces arrive; None for spaces of an
-        environment of this process.
+      limits: the limits of the messages that carry the elements; None for spaces of an
+        environment in this process.
     """
 
     def __init__(self, limits: Limits | None = None):
@@ -66,20 +66,20 @@ class Room:
 
     @contextlib.contextmanager
     def element(self) -> Iterator[None]:
-        """A context in which the parts of one element are read, which arrive together."""
+        """A context for reading the parts of one element, which arrive together."""
         others, self._element_bytes = self._element_bytes, 0
         yield
         self._element_bytes = others
 
     def check_element(self, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> None:
-        """Raise ProtocolError if no message can have an element of a space.
+        """Raise ProtocolError if an element of a space does not fit into a message.
 
         Args:
-          shape: of an element, or of a part of one.
+          shape: the shape of an element, or of a part of one.
           dtype: the dtype.
-          where: what the space is called in errors.
+          where: the name of the space in errors.
         """
-        # NumPy counts an empty dimension as one, too.
+        # NumPy counts an empty dimension as 1, too.
         size = math.prod(max(length, 1) for length in shape) * dtype.itemsize
         most = MAX_MESSAGE_BYTES if self._limits is None else largest_array(self._limits)
         self._element_bytes += size
@@ -87,50 +87,50 @@ class Room:
             together = "," if size > most else f", with the parts before it {self._element_bytes},"
             raise ProtocolError(
                 f"{where}: an element of shape {list(shape)} and dtype {dtype} takes {size} bytes"
-                f"{together} and a message with such an array has at most {most} "
+                f"{together} but a message with such an array has at most {most} "
                 "(Limits.message_bytes and expanded_bytes); raise the limits, or have the server "
                 "use smaller arrays"
             )
 
     def takes(self, size: int) -> bool:
-        """Whether arrays of `size` bytes still fit, which are then taken."""
+        """Reserve `size` bytes for arrays of bounds; return whether they fit."""
         fits = size <= self._array_bytes
         self._array_bytes -= size if fits else 0
         return fits
 
     def expand(self, size: int) -> None:
-        """Charge memory beyond that of the description; ValueError if the budget is exceeded."""
+        """Reserve memory beyond the size of the description; ValueError if it is exceeded."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
             raise ValueError(f"its spaces would take {size} bytes more than their description")
 
     def take_characters(self, count: int) -> None:
-        """Charge the memory of the characters of a Text; ValueError."""
+        """Reserve memory for the characters of a Text; ValueError if it is exceeded."""
         self.expand(count * _CHARACTER_BYTES)
 
 
 class ExactBox(spaces.Box):
     """A Box of integers that samples integers.
 
-    A Box samples floats and rounds them down. That misses large numbers, may exceed the upper
-    bound, and makes a NumPy scalar of a sample without dimensions, which the Box then does not
-    accept as an element.
+    Gymnasium's Box samples floats and rounds them down. That misses large numbers, may exceed the
+    upper bound, and turns a sample without dimensions into a NumPy scalar, which the Box itself
+    rejects as an element.
     """
 
     def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
-        """Draw integers uniformly from the whole range; a Box has no masks."""
+        """Draw integers uniformly from the whole range; masks do not apply to a Box."""
         low, high, dtype = (cast("Any", value) for value in (self.low, self.high, self.dtype))
         return np.asarray(self.np_random.integers(low, high, dtype=dtype, endpoint=True))
 
 
 class _Wide(spaces.Box):
-    """A Box whose bounds are views of one element each, which cannot be written.
+    """A Box whose bounds are read-only views of one element each.
 
-    Everything else is that of a Box: elements, samples, and what it is equal to.
+    In elements, samples and equality it behaves like a Box.
 
     Args:
       low: the lower bound of all elements.
-      high: the upper bound of all.
+      high: the upper bound of all elements.
       shape: the shape, of at least one dimension.
       dtype: the dtype.
     """
@@ -143,7 +143,7 @@ class _Wide(spaces.Box):
             setattr(self, side, np.broadcast_to(getattr(self, side), shape))
 
     def bound_by(self, side: str, is_bounded: bool) -> None:
-        """Say whether the elements are bounded on one side."""
+        """Set whether the elements are bounded on one side."""
         setattr(self, side, np.broadcast_to(np.array(is_bounded), self.shape))
 
     def __eq__(self, other: object) -> bool:
@@ -161,7 +161,7 @@ class _Wide(spaces.Box):
     __hash__ = None  # type: ignore[assignment]  # as that of a Box
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A view is copied with all its elements.
+        # Pickling a view would expand it to all its elements.
         ends = [getattr(self, side).flat[0] for side in _SIDES]
         others = {key: value for key, value in self.__dict__.items() if key not in _SIDES}
         return _wide, (type(self), self.shape, self.dtype, *ends), others
@@ -172,7 +172,7 @@ class WideBox(_Wide):
 
 
 class WideExactBox(_Wide, ExactBox):
-    """The same of integers that are sampled as such."""
+    """A `WideBox` of integers that samples integers."""
 
 
 def _wide(
@@ -190,12 +190,12 @@ def uniform_box(
     """Return a Box with one lower and one upper bound for all elements.
 
     Args:
-      low: the lower bound; of integers, not infinite.
+      low: the lower bound; not infinite for integers.
       high: the upper bound.
       shape: the shape.
       dtype: the dtype.
-      room: what the bounds may take.
-      exact: whether it is an `ExactBox`.
+      room: the memory budget for the bounds.
+      exact: whether to return an `ExactBox`.
     """
     size = 2 * math.prod(shape) * (dtype.itemsize + 1)
     if not shape or room.takes(size):
@@ -207,7 +207,7 @@ def uniform_box(
 
 
 def one_bound(space: spaces.Box, side: str) -> Any:
-    """Return the bounds of a Box: the only one of a wide Box, otherwise the array."""
+    """Return the bounds of a Box: a single number for a wide Box, otherwise the array."""
     bound = getattr(space, side)
     return bound.flat[0] if isinstance(space, _Wide) else bound
 
@@ -220,9 +220,9 @@ def multi_binary(n: Any, shape: tuple[int, ...], room: Room) -> spaces.MultiBina
     """Return a MultiBinary.
 
     Args:
-      n: its argument.
-      shape: its shape.
-      room: what the bounds of a batch of it may take.
+      n: the argument of MultiBinary.
+      shape: the resulting shape.
+      room: the memory budget for the bounds of a batch of the space.
     """
     is_small = room.takes(4 * math.prod(shape))
     return (spaces.MultiBinary if is_small else WideMultiBinary)(n)
@@ -269,20 +269,20 @@ class AnyText(spaces.Text):
 
 
 def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Space[Any]:
-    """Return the space of a spec, or of a structure of them.
+    """Return the space of a spec, or of a structure of specs.
 
     Args:
       spec: the spec.
-      name: how error messages name it.
-      room: what the bounds of this and other spaces may take as arrays; None for this one alone.
+      name: its name in error messages.
+      room: the memory budget for the bounds of this and other spaces; None for this one alone.
 
     Raises:
-      SpecError: no space has its values: messages, complex numbers, arrays of variable
+      SpecError: no space has such values: messages, complex numbers, arrays of variable
         length along another axis than the first.
     """
     room = room or Room()
     if isinstance(spec, Mapping):
-        # Pairs keep their order; a mapping would be sorted.
+        # As pairs, because Gymnasium sorts the keys of a mapping.
         return spaces.Dict(
             [(key, spec_to_space(part, f"{name}.{key}", room)) for key, part in spec.items()]
         )
@@ -297,7 +297,7 @@ def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Spac
                 f"{name!r} has shape {list(shape)}; Gymnasium has spaces of variable length along "
                 "the first axis only: leave it out with requested_observations"
             )
-        # Bounds of an array of variable length are scalars.
+        # Specs of variable length have scalar bounds, which fit the shape of an element.
         element = _array_space(spec, shape[1:], name, room)
         is_stacked = len(shape) > 1 and not isinstance(element, spaces.Tuple)
         return spaces.Sequence(element, stack=is_stacked)
@@ -321,12 +321,12 @@ def to_space(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def to_space_array(space: spaces.Space[Any], value: Any) -> npt.NDArray[Any]:
-    """Convert an element of a space of arrays, or a stack of them, to the space's dtype."""
+    """Convert an element of an array space, or a stack of elements, to the space's dtype."""
     return np.asarray(value, space.dtype)
 
 
 def from_space(spec: Any, value: Any, name: str) -> Any:
-    """Convert an element of a spec's space to a value of the spec; the inverse of `to_space`.
+    """Convert an element of a space to a value of its spec; the inverse of `to_space`.
 
     Raises:
       SpecError: the value has another structure, or a cast would change it.
@@ -340,7 +340,7 @@ def from_space(spec: Any, value: Any, name: str) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(spec):
             raise SpecError(f"{name!r}: expected a tuple of {len(spec)} values, got {value!r}")
         parts = zip(spec, value, strict=True)
-        # The sequence may be a named tuple.
+        # The spec may be a named tuple, whose constructor takes no iterable.
         make = getattr(spec, "_make", type(spec))
         return make(
             from_space(part, own, f"{name}.{index}") for index, (part, own) in enumerate(parts)
@@ -380,7 +380,7 @@ def _text(shape: tuple[int, ...]) -> spaces.Space[Any]:
 def _integers(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.Space[Any]:
     low, high = bounds_of(spec)
     if isinstance(spec, specs.BoundedArray) and not shape:
-        # Python integers, because they do not overflow.
+        # As Python integers, which do not overflow.
         start, count = int(low), int(high) - int(low) + 1
         if count <= _INT64_MAX and start + count - 1 <= _INT64_MAX:
             return spaces.Discrete(count, start=start)
@@ -395,8 +395,8 @@ def _integers(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.S
 
 def _floats(spec: specs.Array, shape: tuple[int, ...], room: Room) -> spaces.Box:
     low, high = bounds_of(spec)
-    # A bound at the limit of the dtype is no restriction; and the distance of two bounds beyond
-    # half of it would be infinite, which cannot be sampled.
+    # A bound at the limit of the dtype is no restriction. Beyond half of it, the distance of
+    # two bounds would be infinite, and such a Box cannot be sampled.
     largest = np.finfo(spec.dtype).max / 2
     low = np.where(low < -largest, -np.inf, low)
     high = np.where(high > largest, np.inf, high)

@@ -1,7 +1,7 @@
 """A Gymnasium environment as a dm_env.Environment, for instance to serve it.
 
-A client that knows Gymnasium also gets what dm_env has no place for: see `value_json` and
-`space_json`.
+Clients that know Gymnasium also receive values without a counterpart in dm_env: see `value_json`
+and `space_json`.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     """A dm_env environment that steps a Gymnasium environment, for instance to serve it.
 
     The last TimeStep of an episode has discount 0 if Gymnasium calls the episode terminated, and 1
-    if it is only truncated. For the specs of its spaces see `elements`.
+    if it is only truncated. The specs of its spaces are listed in `elements`.
 
     Args:
       env: the Gymnasium environment; `close` closes it too.
-      seed: of the first reset; None for a new one each time.
+      seed: the seed of the first reset; None for a random one each time.
       arrays: as for `serve`.
 
     Attributes:
-      reset_settings: the settings that `configure` takes.
+      reset_settings: the settings that `configure` accepts.
       gymnasium: the Gymnasium environment.
-      action_space: its space of actions, as a client gets it.
-      observation_space: the same of observations.
+      action_space: the action space, as clients reconstruct it.
+      observation_space: the observation space, likewise.
       spaces_json: the JSON of both.
-      notes: which spaces are replaced by others, because they are not Gymnasium's own.
-      infos: whether observations have the infos; in which form, if the client has named one.
+      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
+      infos: whether observations include the infos, or the form that the client has requested.
 
     Raises:
       SpecError: dm_env has no spec for a space of this type.
@@ -77,13 +77,13 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
     def __init__(self, env: gymnasium.Env[Any, Any], seed: int | None = None, arrays: str = "auto"):
         self.gymnasium = env
-        # None as soon as it is known of what kind the arrays of the environment are.
+        # None once the first observation has shown the kind of the environment's arrays.
         self._arrays: str | None = arrays
         self._seed = seed
         self._options: Mapping[str, Any] | None = None
         self.infos: bool | str = False
         self.notes: list[str] = []
-        # The spaces as a client gets them, so that both ends convert elements alike.
+        # The spaces after the round trip through JSON, so that both ends convert alike.
         self.spaces_json = {
             name: space_json.to_json(space, name, self.notes)
             for name, space in (
@@ -96,7 +96,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         )
         self._make_converters()
         self._is_running = False
-        # Whether the end of the episode is unreported, because its last step was refused.
+        # Whether the end of the episode is unreported because its last step failed.
         self._was_end_lost = False
         self._calls = ServedCalls()
         self._info: Mapping[str, Any] = {}
@@ -107,12 +107,12 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """The info that the environment returned with the last step or reset."""
+        """The info returned by the environment with the last step or reset."""
         return self._info
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """A server's properties: functions for their values, by key."""
+        """A server's properties, as functions that return the values, by key."""
         offered: dict[str, Callable[[], Any]] = {DESCRIPTION: self._describe}
         if self.gymnasium.render_mode is not None:
             offered[FRAME] = self._frame
@@ -121,7 +121,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties through which clients use the allowed names; see `serve`."""
+        """Add the properties for calling and setting the allowed names; see `serve`."""
         callee = OfEach(1, lambda _, function, *given: function(self.gymnasium, *given))
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
         kinds_of(properties, self.gymnasium, callable_names)
@@ -131,12 +131,12 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
         Args:
           settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
-            `value_json`), are those of the environment's own next `reset`. `infos` is
-            whether observations from now on have the environment's own under `OBSERVATION`
-            and the JSON of its info under `EXTRAS`, or in which form; see `info_observation`.
+            `value_json`), are passed to the environment's next `reset`. `infos` adds the info to
+            later observations: a bool, or a form of `info_observation`. The environment's own
+            observation is then under `OBSERVATION` and the JSON of its info under `EXTRAS`.
 
         Returns:
-          A function that undoes it.
+          A function that restores the former settings.
 
         Raises:
           ValueError: a setting has another type.
@@ -163,10 +163,10 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         """Begin an episode with the configured seed and options, which apply to this episode only.
 
         Returns:
-          The observation and the info, as the environment's own `reset` returned them.
+          The observation and the info returned by the environment's own `reset`.
 
         Raises:
-          TypeError: it returned something else.
+          TypeError: `reset` returned anything else.
         """
         seed, self._seed = self._seed, None
         options, self._options = self._options, None
@@ -197,7 +197,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
             return self.reset()
         try:
             element = self._read_action(action)
-        except ProtocolError as error:  # JSON, as of a Graph.
+        except ProtocolError as error:  # From JSON, which encodes the actions of a Graph.
             raise RequestError.invalid(str(error)) from error
         try:
             observation, reward, terminated, truncated, self._info = self.gymnasium.step(element)
@@ -206,7 +206,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
             raise
         self._is_running = not (terminated or truncated)
         try:
-            if type(reward) is not float:  # So that most rewards take no call.
+            if type(reward) is not float:  # Most rewards are floats and need no call.
                 reward = as_reward(self.gymnasium, reward)
             observed = self._observed(observation, bool(terminated and truncated))
         except BaseException:
@@ -250,7 +250,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
             raise environment_error(error, "space") from error
         if not self.infos:
             return value
-        text = ""  # Of most steps; without two calls.
+        text = ""  # Most steps have no info, and skip two calls.
         if self._info or is_truncated_too:
             text = encoded(self._info, is_truncated_too, self.infos is not True)
         return {OBSERVATION: value, EXTRAS: text}
@@ -275,7 +275,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
 
 def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
-    """Convert the product of a factory to a dm_env.Environment.
+    """Convert a Gymnasium environment made by a factory to a dm_env.Environment.
 
     Args:
       env: a Gymnasium environment.

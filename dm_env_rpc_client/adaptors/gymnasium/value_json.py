@@ -1,31 +1,31 @@
-"""Values of Gymnasium environments as JSON that returns them as they were. Needs `gymnasium`.
+"""Values of Gymnasium environments as JSON that preserves their types. Needs `gymnasium`.
 
-An info, the options of a reset, and elements of spaces for which there are no arrays. What JSON
-has itself is written as it is; anything else is an object whose key `$` names its kind:
+Such values are infos, the options of a reset, and elements of spaces without arrays. JSON's own
+types are written directly; any other value is an object whose key `$` names its kind:
 
-| value | `$` | beside it |
+| value | `$` | further keys |
 | --- | --- | --- |
 | NaN, infinities | `float` | `value`: "nan", "inf" or "-inf" |
 | NumPy scalar | `scalar` | `dtype`, such as "float64", and `value` |
 | array of numbers | `array` | `dtype`, `shape` and `base64`: the elements, little-endian |
-| complex, date, span of time, bytes of NumPy | `array` | their numbers; `as`: their dtype |
+| complex, date, time span, NumPy bytes | `array` | their numbers; `as`: their dtype |
 | masked array | `array`, `objects` | its data; `mask`, an array; `fill_value` |
 | other array | `objects` | `shape` and `items`; `dtype` "object" if they are not all strings |
-| array of another library | `array` | as that of NumPy |
-| the same in an observation of its own | `block` | `dtype`, `shape`, and `at`: its first byte |
+| array of another library | `array` | as for NumPy arrays |
+| array moved to another observation | `block` | `dtype`, `shape`, and `at`: its first byte |
 | bytes | `bytes` | `base64` |
 | tuple | `tuple` | `items` |
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
-| mapping that has other keys than strings, or the key `$` | `dict` | `items`: pairs |
+| mapping with keys other than strings, or with the key `$` | `dict` | `items`: pairs |
 
-What is a single value and not an array of shape () has `scalar`, true. A value of any other type
-becomes its `repr`, and so does one more than eight levels deep. One that contains itself is
-refused.
+A single value, unlike an array of shape (), has `scalar`, true. A value of any other type becomes
+its `repr`, and so does a value more than eight levels deep. A value that contains itself is
+rejected.
 
-Further keys distinguish types that look alike; former readers ignore them: `char`, the
-code of a scalar's type, since a long long is an int64, too; `order`, ">" for big-endian numbers;
-and `as`, the dtype of an array of strings or of `bytes`. A string of NumPy is a string for former
-readers; for those that ask for exact types, `$` is `str`, with `value`.
+Further keys distinguish similar types; older readers ignore them: `char`, the code of a scalar's
+type, since a long long is an int64, too; `order`, ">" for big-endian numbers; and `as`, the dtype
+of an array of strings or of `bytes`. A NumPy string is a plain string for older readers; for
+readers that request exact types, `$` is `str`, with `value`.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ VERSION = 1
 """The version of descriptions of environments."""
 
 INFO_LEVELS = 7
-"""The levels of an info that travel; it is in an object itself."""
+"""The levels of an info that are transferred; an object around the info takes one more."""
 
 KIND = "$"
 
-# Readers that do not know these keys get the numbers, and the data below a mask.
+# Readers without support for these keys read the numbers, and the data below a mask.
 _AS, _SCALAR, _MASK, _FILL = "as", "scalar", "mask", "fill_value"
 _CHAR, _ORDER = "char", "order"
 
 _MAX_VALUES = 1 << 20
 
 _MAX_CONTAINERS = 1 << 18
-"""Lists and objects of one text: an empty one takes 70 bytes here, and as much again as JSON."""
+"""Limit on lists and objects in one text: even empty, each takes 70 bytes twice, also as JSON."""
 
 _MOST_DTYPES = 64
 """The number of dtypes named by a peer that are cached."""
@@ -73,24 +73,24 @@ _SCALARS: dict[type, dict[str, str]] = {
     dtype.type: {
         KIND: "scalar",
         "dtype": dtype.name,
-        # Where two types have one name, such as long and long long.
+        # Added where two types share a name, such as long and long long.
         **({} if np.dtype(dtype.name).type is dtype.type else {_CHAR: dtype.char}),
     }
     for dtype in map(np.dtype, np.typecodes["All"])
     if dtype.kind in "biuf" and dtype.itemsize <= 8
 }
-"""The types of NumPy's scalars of at most eight bytes, with their JSON but for the value."""
+"""JSON of NumPy scalars of at most eight bytes, by type, without the value."""
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
 
 _BLOCK_BYTES = 1024
-"""The size from which an array is moved to an observation of its own."""
+"""The minimum size of an array that is moved to another observation, in bytes."""
 
 _PADDING = 64
-"""Characters by which texts in an array may be padded in any case."""
+"""Characters of padding that an array of texts may always have."""
 
 _MAX_LEVELS = INFO_LEVELS + 1
-"""Each takes up to three levels of JSON; `bounded_json` allows 32."""
+"""A level takes up to three levels of JSON, of which `bounded_json` allows 32."""
 
 
 def encode(value: Any, is_exact: bool = False) -> str:
@@ -98,7 +98,7 @@ def encode(value: Any, is_exact: bool = False) -> str:
 
     Args:
       value: the value.
-      is_exact: whether its reader knows strings of NumPy.
+      is_exact: whether the reader supports NumPy strings.
     """
     return text_of(to_jsonable(value, is_exact=is_exact))
 
@@ -109,14 +109,14 @@ def text_of(jsonable: Any) -> str:
 
 
 def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
-    """Return the JSON text of infos that an environment has returned; "" for none.
+    """Return the JSON text of infos from an environment; "" for none.
 
     Args:
       extras: the infos.
       is_exact: as for `encode`.
 
     Raises:
-      RuntimeError: one of them contains itself.
+      RuntimeError: an info contains itself.
     """
     try:
         return encode(extras, is_exact) if extras else ""
@@ -131,7 +131,7 @@ class _Block(NamedTuple):
 
 
 def moved(value: Any, blocks: list[bytes]) -> Any:
-    """Return infos without their large arrays, whose bytes go to blocks."""
+    """Replace the large arrays of infos by placeholders; append their bytes to `blocks`."""
     if type(value) is dict:
         return {key: moved(part, blocks) for key, part in value.items()}
     if (
@@ -147,7 +147,7 @@ def moved(value: Any, blocks: list[bytes]) -> Any:
 
 
 def placed(value: Any, arrays: np.ndarray[Any, Any], where: str) -> Any:
-    """Return infos with the arrays that were moved; ProtocolError if one is not there."""
+    """Put moved arrays back into infos; ProtocolError if an array is missing."""
     if type(value) is dict:
         return {key: placed(part, arrays, where) for key, part in value.items()}
     if type(value) is not _Block:
@@ -167,26 +167,26 @@ def decode(text: str, where: str) -> Any:
     """Return the value of a JSON text.
 
     Args:
-      text: what `encode` returned.
-      where: what it is, for error messages.
+      text: the result of `encode`.
+      where: its name in error messages.
 
     Raises:
-      ProtocolError: it is not such a text.
+      ProtocolError: the text is invalid.
     """
     return from_jsonable(_json(text, where), where)
 
 
 def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
-    """Return a snapshot of a value as `encode` would send it now.
+    """Return a copy of a value as `encode` would send it now.
 
-    Environments may keep an info, or arrays in it, and change them in a later step.
+    Environments may keep an info, or its arrays, and change them in a later step.
 
     Args:
       value: a value.
-      levels: how many levels of it travel.
+      levels: the number of levels that are transferred.
     """
     kind = type(value)
-    if kind is dict and levels:  # Most infos; without a call for each part of most.
+    if kind is dict and levels:  # Fast path for most infos, without a call for most parts.
         # For the few values of most infos a loop takes half as long as `all` or a set's
         # `issuperset`; see `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`.
         for part in value.values():
@@ -212,7 +212,7 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
             data = snapshot(np.asarray(value.data), levels)
             mask = value.mask if value.mask is np.ma.nomask else value.mask.copy()
             return np.ma.MaskedArray(data, mask, fill_value=value.fill_value)
-        # One by one: an assignment of several would spread the elements of lists and arrays.
+        # One by one, because NumPy would spread lists and arrays over several elements.
         copied = np.empty(value.size, object)
         for index, part in enumerate(value.flat):
             copied[index] = snapshot(part, levels - 1)
@@ -232,14 +232,14 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
 
 
 def decode_description(text: str, where: str) -> Mapping[str, Any]:
-    """Return the JSON object with which a server describes an environment.
+    """Decode a server's description of an environment.
 
     Args:
-      text: the text of the object.
-      where: what it is, for error messages.
+      text: the JSON text.
+      where: its name in error messages.
 
     Raises:
-      ProtocolError: it is not such a text, or of another version.
+      ProtocolError: the text is invalid, or of another version.
     """
     value = _json(text, where)
     if not isinstance(value, Mapping) or value.get("version") != VERSION:
@@ -262,11 +262,11 @@ def _json(text: str, where: str) -> Any:
 
 
 def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -> Any:
-    """Return the JSON value of a value, for `encode` to put into a larger one.
+    """Return the JSON value of a value, for use inside a larger one.
 
     Args:
       value: the value.
-      levels: how many levels of it travel.
+      levels: the number of levels that are transferred.
       is_exact: as for `encode`.
     """
     kind = type(value)
@@ -307,7 +307,7 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
 
 
 def _as_numpy(value: Any) -> Any:
-    """Return an array of another library as one of NumPy, unless that has no such dtype."""
+    """Convert an array of another library to NumPy, unless NumPy has no such dtype."""
     try:
         return array_kinds.to_numpy(value, "an info")
     except SpecError:
@@ -315,7 +315,7 @@ def _as_numpy(value: Any) -> Any:
 
 
 def from_jsonable(value: Any, where: str) -> Any:
-    """Return the value of a JSON value; ProtocolError if `to_jsonable` does not write it."""
+    """Return the value of a JSON value; ProtocolError unless `to_jsonable` could write it."""
     if type(value) is list:
         return [from_jsonable(part, where) for part in value]
     if type(value) is not dict:
@@ -353,7 +353,7 @@ def _array(array: np.ndarray[Any, Any], levels: int, is_exact: bool) -> Any:
 
 
 def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int, is_exact: bool) -> Any:
-    # Its own conversions put the fill value in the place of what is masked.
+    # NumPy's own conversions would replace masked values by the fill value.
     found = _array(np.asarray(array.data), levels, is_exact)
     if not isinstance(found, dict):
         return repr(array)
@@ -364,11 +364,11 @@ def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int, is_exact: boo
 
 
 _MADE_OF_NUMBERS = "cmMS"
-"""The kinds of dtypes whose elements are several numbers, or one with a meaning."""
+"""Kinds of dtypes whose elements consist of several numbers, or of a number with a meaning."""
 
 
 def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
-    """Return the numbers that an array of one of these dtypes is made of, and its dtype."""
+    """Return the numbers behind an array of one of these dtypes, and the name of the dtype."""
     dtype = array.dtype.newbyteorder("=")
     own = np.ascontiguousarray(array, dtype).reshape(array.shape)
     if dtype.kind in "mM":
@@ -379,12 +379,12 @@ def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]
 
 
 def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
-    """Return the array that `_numbers_of` has taken apart."""
+    """Return the array from the numbers and the name returned by `_numbers_of`."""
     dtype = np.dtype(name)
     if dtype.kind not in _MADE_OF_NUMBERS:
         raise ValueError(f"dtype {name!r} is not made of numbers")
     if dtype.kind in "mM":
-        if numbers.dtype != np.int64:  # Smaller ones would take more memory than they were sent in.
+        if numbers.dtype != np.int64:  # Smaller numbers would expand beyond what was sent.
             raise ValueError(f"dtype {name!r} is made of int64, not of {numbers.dtype}")
         return numbers.view(dtype)
     if numbers.ndim == 0 or numbers.shape[-1] * numbers.itemsize != dtype.itemsize:
@@ -395,7 +395,7 @@ def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
 
 @functools.lru_cache(_MOST_DTYPES)
 def _form_of(dtype: np.dtype[Any]) -> tuple[dict[str, str], np.dtype[Any]]:
-    """The JSON of an array of numbers, but for its shape, and the dtype of the bytes sent."""
+    """Return the JSON of a number array without its shape, and the dtype of the bytes sent."""
     order = {} if dtype.isnative else {_ORDER: ">" if sys.byteorder == "little" else "<"}
     return {KIND: "array", "dtype": dtype.name, **order}, dtype.newbyteorder("<")
 
@@ -412,7 +412,7 @@ def _number_dtype(name: str, order: Any = "=") -> np.dtype[Any]:
 def _read_scalar(value: Mapping[str, Any], where: str) -> Any:
     dtype = _number_dtype(value["dtype"])
     number = from_jsonable(value["value"], where)
-    # Elsewhere this code may be that of another size.
+    # On another platform, this code may denote a type of another size.
     own = _number_dtype(value.get(_CHAR, value["dtype"]))
     return (own if own == dtype else dtype).type(number)
 
@@ -450,20 +450,20 @@ def _read_objects(value: Mapping[str, Any], where: str) -> Any:
 
 
 def _width(dtype: Any) -> int:
-    """Return the characters of a dtype of strings, such as U5."""
+    """Return the length of a string dtype such as U5, in characters."""
     if not isinstance(dtype, str) or dtype[:1] != "U" or not dtype[1:].isdecimal():
         raise ValueError(f"dtype {dtype!r} is not of strings")
     return int(dtype[1:])
 
 
 def _fit_one_width(items: list[Any], width: int) -> bool:
-    """Whether items are texts whose array takes little more memory than they do.
+    """Whether an array of texts takes little more memory than the texts themselves.
 
-    Each text of an array takes as much as the longest. Otherwise they stay objects.
+    Each element takes as much as the longest; wasteful arrays therefore stay arrays of objects.
 
     Args:
       items: the items.
-      width: the characters of an element; 0 for those of the longest.
+      width: the width of an element, in characters; 0 for the longest item.
     """
     if not all(isinstance(item, str) for item in items):
         return False
@@ -479,7 +479,7 @@ def _shape(value: Mapping[str, Any]) -> list[int]:
 
 
 def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]:
-    """Return a function that reads an array that may be masked."""
+    """Extend a reader of arrays to masked arrays."""
 
     def read_masked(value: Mapping[str, Any], where: str) -> Any:
         data = read(value, where)

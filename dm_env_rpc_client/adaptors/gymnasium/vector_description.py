@@ -1,4 +1,4 @@
-"""A server's offers for a batch of Gymnasium environments besides its arrays."""
+"""The properties of a batch of Gymnasium environments: its description and its frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FRAME = "gymnasium.frame"
 
 
 def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
-    """Return an autoreset mode, which may be given by its value; SpecError if there is none."""
+    """Return an autoreset mode given as a member or its value; SpecError if it is unknown."""
     if autoreset_mode is None:
         return None
     try:
@@ -29,7 +29,7 @@ def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | 
     except ValueError:
         modes = ", ".join(f"{mode} ({mode.value!r})" for mode in AutoresetMode)
         raise arguments.refused(
-            "autoreset_mode", f"one of {modes}", autoreset_mode, "None for that of the server"
+            "autoreset_mode", f"one of {modes}", autoreset_mode, "None for the server's own"
         ) from None
 
 
@@ -48,10 +48,10 @@ def describe_vector(
       count: the number of rows.
       mode: the autoreset mode.
       spaces_json: the JSON of `action_space` and `observation_space` of one row.
-      notes: which spaces are replaced by others.
-      forms: the texts that the setting `infos` may be.
+      notes: notes on replaced spaces.
+      forms: the accepted texts of the setting `infos`.
     """
-    # EnvPool has one of another kind.
+    # EnvPool has a `spec` of another type.
     spec = getattr(env, "spec", None)
     spec = spec if isinstance(spec, EnvSpec) else None
     metadata = dict(getattr(env, "metadata", None) or {})
@@ -72,10 +72,10 @@ def describe_vector(
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:
-    """Return the property with the frames of all rows: an array [N, ...], or the JSON of a tuple.
+    """Return the property with the frames of all rows: an array [N, ...], or JSON of a tuple.
 
     Args:
-      render: returns what each row renders, as a sequence or an array; None for nothing.
+      render: returns the frames of all rows, as a sequence or an array; None for no frames.
     """
 
     def read() -> Any:

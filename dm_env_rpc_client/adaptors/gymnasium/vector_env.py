@@ -59,13 +59,12 @@ Array: TypeAlias = npt.NDArray[Any]
 class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[Any, Any, Array]):
     """N remote environments stepped together from one thread.
 
-    The spaces are those of `GymnasiumEnv`, batched as Gymnasium does. Episodes are
-    terminated if the server sends TERMINATED and truncated if it sends INTERRUPTED.
-    `info["discount"]` is float64 [N], with the mask `info["_discount"]`: a step that begins an
-    episode has no discount.
+    The spaces are those of `GymnasiumEnv`, batched as in Gymnasium. An episode is terminated if the
+    server sends TERMINATED and truncated if it sends INTERRUPTED. `info["discount"]` is float64
+    [N], with the mask `info["_discount"]`: a step that begins an episode has no discount.
 
-    Of Gymnasium environments at the servers, spaces, flags, infos and frames are their own, as with
-    `GymnasiumProxy`, and so are seeds and options.
+    For Gymnasium environments at the servers, spaces, flags, infos and frames are theirs, as with
+    `GymnasiumProxy`, and they receive seeds and options.
 
     `step` waits for all environments. With `send` and `recv` fast environments do not wait for
     slow ones: `send` starts steps, `recv` returns them as their answers arrive.
@@ -73,33 +72,32 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     If environments fail, the answers of all others have been read.
 
     Args:
-      address: one address, or several, over which the environments are distributed in turn. One
-        may be a server to launch, as for `make`: alone, all environments are on it; in a list, each
-        is a server of its own.
-      num_envs: the number of environments, N; None for one at each address, or for all rows of
-        what is a batch there by itself, such as a vector environment.
-      create_world_settings: settings with which the world of each environment is created:
-        for all, one for each, or a function of an environment's index.
+      address: one address, or several, over which the environments are distributed in turn. An
+        address may be a server to launch, as for `make`: a single one serves all environments; in a
+        list, each is launched separately.
+      num_envs: the number of environments, N; None for one at each address, or for all rows of a
+        world that is itself a batch, such as a vector environment.
+      create_world_settings: settings with which the world of each environment is created: one
+        mapping for all, one for each, or a function of an environment's index.
       join_world_settings: the same for joining it.
-      autoreset_mode: None for that of a vector environment at the server, and `NEXT_STEP` for
-        others. `NEXT_STEP`: the step after the end of an episode ignores its action and
-        begins the next, as dm_env does. `SAME_STEP`: the step that ends an episode begins the
+      autoreset_mode: None for the mode of a vector environment at the server, and `NEXT_STEP`
+        otherwise. `NEXT_STEP`: the step after the end of an episode ignores its action and
+        begins the next, as in dm_env. `SAME_STEP`: the step that ends an episode begins the
         next, and its last observation and info are `info["final_obs"]` and
         `info["final_info"]`. `DISABLED`: episodes begin only with `reset`, with the option
         `reset_mask`.
-      copy: False to return the same arrays of observations in every step, overwritten by each.
+      copy: False to return the same observation arrays in every step, overwritten by the next.
       unwrap_single: False to keep the mappings around a single action or observation.
-      seed_setting: the name of the setting that takes the seed of a reset; None to not send
-        seeds.
+      seed_setting: the name of the setting that takes the seed of a reset; None to send no seeds.
       render_mode: for Gymnasium environments at the servers, as for `GymnasiumProxy`.
-      num_batches: as for `BatchedEnvironment`; 0 for a stream for each environment.
+      num_batches: as for `BatchedEnvironment`; 0 for one stream for each environment.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`,
-        `requested_observations` or `restart`: the episode of an environment that was lost is
-        truncated, with the last observation and `info["restarted"]`.
+        `requested_observations` or `restart`: the episode of a lost environment is truncated, with
+        the last observation and `info["restarted"]`.
 
     Raises:
       SpecError: an argument is of another type or out of range, and nothing was sent or started; or
-        the environments do not have the same specs, or there is no space for them.
+        the environments have different specs, or there is no space for them.
       EnvironmentsFailedError: some could not be opened. No world is left on the servers.
     """
 
@@ -153,7 +151,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             )
             if self._description is None and render_mode is not None:
                 warnings.warn(
-                    f"render_mode {render_mode!r} is not available, so that render() returns None; "
+                    f"render_mode {render_mode!r} is not available, so render() returns None; "
                     "only batches of Gymnasium environments at a server render",
                     stacklevel=2,
                 )
@@ -172,18 +170,18 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """Begin an episode in every environment, or in some of them.
 
         Args:
-          seed: sent as the setting `seed_setting`: one for each environment, or the first of N
-            consecutive ones.
-          options: settings of the next episodes, by name. With `reset_mask`, bool [N], only
-            the environments for which it is True are reset.
+          seed: sent as the setting `seed_setting`: a sequence has one for each environment; a
+            number is the first of N consecutive seeds.
+          options: settings of the next episodes, by name. With `reset_mask`, bool [N], only the
+            environments with True are reset.
 
         Returns:
           The observations [N, ...], unchanged for environments that were not reset, and the
           infos of Gymnasium environments that were reset.
 
         Raises:
-          SpecError: a setting cannot be sent, or changes the specs; a wrong mask or number of
-            seeds.
+          SpecError: a setting cannot be sent or changes the specs, or the mask or the number of
+            seeds is wrong.
           gymnasium.error.ResetNeeded: the first reset does not include all environments.
           EnvironmentsFailedError: some failed.
         """
@@ -194,7 +192,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _reset(
         self, each: Mapping[int, Mapping[str, Any]], results: Callable[[None], Result]
     ) -> Result:
-        """Begin the next episodes and return the results that the caller builds from the rows."""
+        """Begin the next episodes, and return the results that `results` reads from the rows."""
         worlds, rows = self._worlds, self._rows
 
         def adopt(may_differ: bool) -> None:
@@ -210,7 +208,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _settings_of(
         self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None
     ) -> dict[int, Mapping[str, Any]]:
-        """Return the settings with which environments begin their next episodes."""
+        """Return the settings of the next episodes, by environment."""
         settings = dict(options or {})
         mask = settings.pop(batches.RESET_MASK, None)
         if mask is None:
@@ -241,7 +239,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           SpecError: an action does not conform; nothing was sent to any environment.
           gymnasium.error.ResetNeeded: an environment was never reset, or its episode has ended
             and autoreset is disabled.
-          EnvironmentsFailedError: some failed; the others have taken their step.
+          EnvironmentsFailedError: some failed; the others have completed their step.
         """
         idle = self._idle(range(self.num_envs))
         by_name = self._spaces.actions(actions, self.num_envs)
@@ -253,8 +251,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
         Args:
           actions: rows of an element of `action_space`, one for each of `env_ids`.
-          env_ids: the indices of M environments without a pending step; None for all. The rows
-            of one batch step together, so these are all rows of some batches (see `num_batches`).
+          env_ids: the indices of M environments without a pending step; None for all. The rows of a
+            batch step together, so only whole batches can be selected (see `num_batches`).
 
         Raises:
           As `step`.
@@ -269,12 +267,12 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """Wait for steps that `send` started.
 
         Args:
-          min_envs: how many environments to wait for.
-          max_envs: how many to return at most; None for all that have arrived by then. They
-            are in the order of arrival.
+          min_envs: the number of environments to wait for.
+          max_envs: the maximum number to return, in the order of arrival; None for all that have
+            arrived by then.
 
         Returns:
-          What `step` returns, for M environments, and their indices, int64 [M].
+          The results of `step` for M environments, and their indices, int64 [M].
 
         Raises:
           SpecError: fewer than `min_envs` have a pending step.
@@ -326,13 +324,13 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             self._worlds.close()
 
     def _describe(self, render_mode: str | None) -> Description | None:
-        """Ask whether these are Gymnasium environments, and if so, for infos and frames."""
+        """Ask for a description; of Gymnasium environments, also request infos and frames."""
         worlds = self._worlds
         name = VECTOR_DESCRIPTION if worlds.is_batched else DESCRIPTION
         try:
             description = describe(worlds.pool.environments[0], name)
         except ConnectionLostError:
-            # Some servers end a stream with an extension that they do not know.
+            # Some servers end a stream on an unknown extension.
             self._worlds.close()
             self._worlds = self._open()
             return None
@@ -348,19 +346,19 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return description
 
     def _adopt_mode(self, wish: AutoresetMode | None) -> None:
-        """Find out when episodes begin; SpecError if the server's environment cannot do it so."""
+        """Adopt the server's autoreset mode; SpecError if it differs from the requested mode."""
         own = None if self._description is None else self._description.autoreset_mode
         if own is not None:
             self._mode = AutoresetMode(own)
             if self._mode is not (wish or self._mode):
                 raise SpecError(
                     f"the vector environment at the server has the autoreset mode "
-                    f"{self._mode.name}, not {wish}; make it with that mode there"
+                    f"{self._mode.name}, not {wish}; create it there with that mode"
                 )
             next_kind = autoreset.next_kind(self._mode.name)
             self._worlds.follows_at_once = next_kind is dm_env.StepType.MID
         self.metadata = {**self.metadata, "autoreset_mode": self._mode}
-        # As in Gymnasium's own vector environments, which others read.
+        # Gymnasium's own vector environments have it, and other code reads it.
         self.autoreset_mode = self._mode
 
     def _read_specs(self) -> None:
@@ -423,20 +421,20 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
 
 def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
-    """Raise SpecError if a batch is not one of Gymnasium environments, as it says.
+    """Raise SpecError if a batch is not the Gymnasium batch that its description promises.
 
     Args:
       world: the batch.
-      specs: of one row.
+      specs: the specs of one row.
     """
     if EXTRAS not in world.observation_spec():
         raise SpecError(
             f"world {world.world_name!r} has the property {VECTOR_DESCRIPTION!r}, but not the "
-            f"observation {EXTRAS!r}, which it was asked for"
+            f"requested observation {EXTRAS!r}"
         )
     if specs.discount.shape:
         raise SpecError(
             f"observation 'discount' of world {world.world_name!r} has the shape "
-            f"{list(specs.discount.shape)} in each row; expected one number, as of Gymnasium "
-            "environments"
+            f"{list(specs.discount.shape)} in each row; expected a single number, as for "
+            "Gymnasium environments"
         )

@@ -1,8 +1,8 @@
-"""A Gymnasium vector environment as a dm_env.Environment whose arrays have a row for each.
+"""A Gymnasium vector environment as a dm_env.Environment with one row per sub-environment.
 
-The names are those of every batched world; see the guide "Serve a batch". What else a client that
-knows Gymnasium needs is the property `gymnasium.vector`, and in the observation `gymnasium` the
-infos of all rows, stacked as Gymnasium stacks them.
+The names are those of every batched world; see the guide "Serve a batch". Clients that know
+Gymnasium also use the property `gymnasium.vector` and the observation `gymnasium`, which holds the
+infos of all rows, stacked as in Gymnasium.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from dm_env_rpc_client.tensors import casting, structures
 from dm_env_rpc_client.tensors.specs import VariableArray
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
-"""Packages whose vector environments have this mode, also where they do not declare it."""
+"""Packages whose vector environments use this mode, even if they do not declare it."""
 
 _LARGE_BYTES = 4096
-"""The size of the observations of all rows from which large infos are offered as bytes."""
+"""Minimum size of the observations of all rows for offering large infos as bytes."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
 
 def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
-    """Return when the rows of a vector environment begin their next episodes.
+    """Return the autoreset mode of a vector environment.
 
     Args:
       env: the environment.
       given: the name of the mode, for an environment that declares none.
 
     Raises:
-      SpecError: it declares none, is not one whose mode is known, and none is given.
+      SpecError: the environment declares no mode, is not of a known package, and none is given.
     """
     declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     if declared is not None:
@@ -86,10 +86,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     """A dm_env environment that steps a Gymnasium vector environment, for instance to serve it.
 
     A row whose episode is terminated or truncated is LAST, with discount 0 if it is terminated and
-    1 otherwise. Which row comes next is a matter of the autoreset mode: with NEXT_STEP one that is
-    FIRST, whose action is ignored; with SAME_STEP the observation of a LAST row is already the
-    first one of the next episode; with DISABLED the row stays LAST until a reset whose mask names
-    it.
+    1 otherwise. What follows depends on the autoreset mode: with NEXT_STEP, a FIRST row, whose
+    action was ignored; with SAME_STEP, the observation of a LAST row is already the first of the
+    next episode; with DISABLED, the row stays LAST until a reset with a mask that includes it.
 
     Args:
       env: the vector environment; `close` closes it too.
@@ -97,12 +96,12 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
       arrays: as for `serve`.
 
     Attributes:
-      reset_settings: the settings that `configure` takes.
+      reset_settings: the settings that `configure` accepts.
       num_envs: the number of rows.
 
     Raises:
-      SpecError: dm_env has no spec for a space of this type, a step answers some rows only, or the
-        mode is not known.
+      SpecError: dm_env has no spec for a space of this type, a step returns only some rows, or the
+        mode is unknown.
     """
 
     reset_settings = ("seed", "options", "infos", batches.ROWS, batches.RESET_MASK)
@@ -117,18 +116,19 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._inner: Any = inner(env)
         self._form = BatchForm(env, arrays)
         self.num_envs = count = cast("int", row_count(env))
-        # EnvPool and ALE have one: their steps answer as many rows, those that are ready first.
+        # With EnvPool and ALE, a step of a smaller batch returns the rows that are ready first.
         own = (getattr(self._inner, "config", None) or {}).get("batch_size") or count
         size = getattr(self._inner, "batch_size", own)
         if size != count:
             raise SpecError(
-                f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; make it "
-                f"with batch_size={count}. A client has several unfinished batches with num_batches"
+                f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; create "
+                f"it with batch_size={count}. Clients keep several batches in flight with "
+                "num_batches"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
         self._next_kind = autoreset.next_kind(self._mode.name)
         self._notes: list[str] = []
-        # Of one row, as a client gets them, so that both ends convert elements alike.
+        # One row's spaces, after the round trip through JSON, so that both ends convert alike.
         self._spaces_json = {
             name: space_json.to_json(single_space(env, name), name, self._notes)
             for name in ("action_space", "observation_space")
@@ -140,7 +140,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._has_seed_lists = isinstance(
             self._inner, gymnasium.vector.SyncVectorEnv | gymnasium.vector.AsyncVectorEnv
         )
-        # Others take no notice of a mask, unless they leave it to their users to begin episodes.
+        # Others ignore a mask, unless callers begin the episodes anyway.
         self._takes_mask = self._has_seed_lists or self._next_kind is None
         self._calls = ServedCalls()
         self._infos: bool | str = False
@@ -151,12 +151,12 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """The infos that the environment returned with the last step or reset."""
+        """The infos returned by the environment with the last step or reset."""
         return self._info
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """A server's properties: functions for their values, by key."""
+        """A server's properties, as functions that return the values, by key."""
         offered: dict[str, Callable[[], Any]] = {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,
@@ -170,7 +170,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties through which clients use the allowed names; see `serve`."""
+        """Add the properties for calling and setting the allowed names; see `serve`."""
         callee = OfVector(self._environment)
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
@@ -178,12 +178,12 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         """Apply settings of a Reset.
 
         Args:
-          settings: `seed`, an integer or one for each row, int [N], which may also be `rows.seed`;
+          settings: `seed`, an integer or one for each row, int [N], also accepted as `rows.seed`;
             `options`, a mapping or its JSON text; `reset_mask`, bool [N], the rows in which an
-            episode begins; `infos`, whether observations from now on have the infos under `EXTRAS`.
+            episode begins; `infos`, whether later observations have the infos under `EXTRAS`.
 
         Raises:
-          ValueError: a setting has another type, or not a value for each row.
+          ValueError: a setting has another type or the wrong number of values.
         """
         others = dict(settings)
         mask = others.pop(batches.RESET_MASK, None)
@@ -212,7 +212,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             if not self._takes_mask:
                 raise ValueError(
                     f"setting {batches.RESET_MASK!r}: {type(self._inner).__name__} "
-                    f"with autoreset mode {self._mode.name} begins episodes in all rows only"
+                    f"with autoreset mode {self._mode.name} can begin episodes only in all rows"
                 )
             array = batches.checked_reset_mask(mask, self.num_envs)
             options = {**(options or {}), batches.RESET_MASK: array}
@@ -225,7 +225,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         mask = (self._options or {}).get(batches.RESET_MASK)
         arguments: dict[str, Any] = {"seed": self._seed_of(mask), "options": self._options}
         self._seed = self._options = None
-        # Environments of libraries with a `reset` of their own take none of them.
+        # Only what was set: some libraries' environments have a `reset` without arguments.
         given = {name: value for name, value in arguments.items() if value is not None}
         observation, self._info = self._form.reset(given)
         is_first = np.ones(self.num_envs, bool) if mask is None else mask
@@ -242,7 +242,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         """Take a step in every row."""
         try:
             actions = self._read_actions(action)
-        except ProtocolError as error:  # JSON, as of a Graph.
+        except ProtocolError as error:  # From JSON, which encodes the actions of a Graph.
             raise RequestError.invalid(str(error)) from error
         try:
             returned = self._form.step(actions, bool(self._infos))
@@ -267,12 +267,12 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def action_spec(self) -> Any:
         """Return the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
         spec = batched(elements.to_spec(self._action_space, "action"), self.num_envs)
-        named(spec, "action", (batches.STEP_MASK,))  # Which clients would take for the mask.
+        named(spec, "action", (batches.STEP_MASK,))  # Clients would mistake it for the mask.
         return spec
 
     def observation_spec(self) -> Any:
         """Return the specs of observations, [N, ...], with the type of each row's step."""
-        # Computed each time: infos may have been asked for.
+        # Computed on each call, because the client may have requested infos meanwhile.
         spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None
         found = observation_specs(spec, self.num_envs, infos, has_row_errors=False)
@@ -299,7 +299,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def close(self) -> None:
         """Close the environment."""
-        # Some simulators have none.
+        # Some simulators have no `close`.
         getattr(self._environment, "close", lambda: None)()
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
@@ -317,7 +317,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return {OBSERVATION: value, **infos, batches.STEP_TYPE: step_type}
 
     def _numbers(self, name: str, values: Any) -> npt.NDArray[Any]:
-        """Return an array [N] of numbers or bools; TypeError if a step returned something else."""
+        """Return an array [N] of numbers or bools; TypeError for any other result of a step."""
         if type(values) is np.ndarray and values.dtype.kind in "bf" and values.ndim == 1:
             array = values
         else:
@@ -338,7 +338,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         more = ""
         if len(shape) == 2 and self.num_envs in shape:
             more = (
-                "; if these are of several agents in each row, return their sum, or serve the "
+                "; if these belong to several agents in each row, return their sum, or serve the "
                 "environment as a ParallelEnv of PettingZoo"
             )
         return TypeError(
@@ -357,7 +357,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return array
 
     def _seed_of(self, mask: Any) -> Any:
-        """Return the seeds of the rows of a mask as the environment's `reset` takes them."""
+        """Return the seeds of the masked rows in the form that the environment accepts."""
         seeds = self._seed
         if not isinstance(seeds, np.ndarray):
             return seeds
@@ -365,14 +365,14 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             return seeds.tolist()
         if mask is not None:
             seeds = seeds[mask]
-        # What a client makes of one seed; some take no more than one.
+        # Clients derive consecutive seeds from one, and some environments take only one.
         first = int(seeds[0])
         is_range = seeds.tolist() == list(range(first, first + len(seeds)))
         return first if is_range else seeds
 
     def _frames(self) -> Any:
         render: Any = self._environment.render
-        # EnvPool renders one row unless the rows are named.
+        # EnvPool renders a single row unless `env_ids` names them.
         if "env_ids" in inspect.signature(render).parameters:
             return render(env_ids=np.arange(self.num_envs))
         return render()
@@ -380,7 +380,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def _describe(self) -> str:
         leaves = structures.leaves(elements.to_spec(self._observation_space, OBSERVATION))
         size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) * self.num_envs
-        # Of others, the text costs less than one more observation in each step.
+        # With small observations, JSON text costs less than another observation in each step.
         forms = (STACKED, BLOCKS) if size >= _LARGE_BYTES else (STACKED,)
         own = self._spaces_json, self._notes, forms
         return describe_vector(self._environment, self.num_envs, self._mode, *own)

@@ -1,14 +1,13 @@
-"""Between PettingZoo and remote worlds, in both directions. Needs the extra `pettingzoo`.
+"""Adaptors between PettingZoo and remote worlds, in both directions. Needs the extra `pettingzoo`.
 
 env = RemoteParallelEnv("localhost:50051")
 observations, infos = env.reset(seed=1)
 """
 
 # Read `parallel_env.py` first: the agents of a remote world for PettingZoo, each a seat of
-# `seats.py`. `game.py` is the other direction, which servers use; `description.py` is what a
-# server says of it.
+# `seats.py`. Servers use the other direction, `game.py`, and describe it with `description.py`.
 #
-# The names are imported when they are first used: a server must not import the client.
+# Names are imported on first use, because a server must not import the client.
 
 import lazy_loader
 

@@ -37,12 +37,12 @@ class Description(NamedTuple):
 
     Attributes:
       agents: its possible agents.
-      action_spaces: the space of each agent's actions.
-      observation_spaces: the space of each agent's observations.
+      action_spaces: the action space of each agent.
+      observation_spaces: the observation space of each agent.
       metadata: its metadata.
-      render_mode: the mode that it renders in.
-      state_space: the space of its global state; None if it has none.
-      notes: which spaces are replaced by others, because they are not Gymnasium's own.
+      render_mode: its render mode.
+      state_space: the space of its global state; None if there is none.
+      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
     """
 
     agents: Sequence[Hashable]
@@ -60,9 +60,10 @@ class Description(NamedTuple):
         """Return the description written by `describe`.
 
         Args:
-          text: the JSON, which a server sent.
-          agents: the agents, where they are known.
-          limits: of the messages with the elements; None for an environment of this process.
+          text: the JSON text from a server.
+          agents: the agents, if they are known.
+          limits: the limits of the messages that carry the elements; None for an environment in
+            this process.
 
         Raises:
           ProtocolError: the text is invalid.
@@ -99,7 +100,7 @@ def describe(env: Any) -> str:
       env: the environment.
 
     Raises:
-      SpecError: a space is not near one of Gymnasium's.
+      SpecError: a space has no near Gymnasium space.
     """
     notes: list[str] = []
     state_space = getattr(env, "state_space", None)

@@ -1,6 +1,7 @@
-"""A PettingZoo environment as a `Game`, which a server runs.
+"""A PettingZoo environment as a `Game`, for servers.
 
-A client that knows PettingZoo also gets what dm_env has no place for: see `description`.
+Clients that know PettingZoo also receive values without a counterpart in dm_env: see
+`description`.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
       **settings: for the environment.
 
     Raises:
-      pettingzoo.env_registry.exceptions.NameNotFound: there is none of this name.
+      pettingzoo.env_registry.exceptions.NameNotFound: the name is unknown.
     """
     try:
         return pettingzoo.make("parallel", name, **settings)
     except (NameNotFound, NamespaceNotFound):
-        # Some exist for agents that take turns only; this error names all environments.
+        # Some have only an AEC form; its error lists all environments.
         return pettingzoo.make("aec", name, **settings)
 
 
@@ -68,9 +69,9 @@ def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
     """Return a PettingZoo environment as a `Game`.
 
     Args:
-      env: the environment. An AECEnv is converted as PettingZoo does it: with
-        `aec_to_parallel` if its metadata says `is_parallelizable`, and else with
-        `turn_based_aec_to_parallel`, in which all agents step and one of them acts.
+      env: the environment. PettingZoo converts an AECEnv: with `aec_to_parallel` if its metadata
+        has `is_parallelizable`, otherwise with `turn_based_aec_to_parallel`, where all agents step
+        and one of them acts.
 
     Raises:
       SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
@@ -84,17 +85,17 @@ def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
 class PettingZooGame(Game):
     """A game that runs a `pettingzoo.ParallelEnv` for the agents of several connections.
 
-    Every agent needs a client. An agent takes one when it joins with the setting `agent`, or the
-    first that is free; with the setting `infos` true its observations have the agent's own under
+    Every agent needs a client. A client selects its agent with the join setting `agent`, or plays
+    the first free one; with the join setting `infos` true, the agent's own observations are under
     `OBSERVATION` and the JSON of its info under `EXTRAS`. A TimeStep has discount 0 if PettingZoo
     calls the agent terminated, and 1 if it is only truncated. If an agent resets its own sequence,
-    it ends, truncated, for all.
+    the sequences of all agents end, truncated.
 
     Args:
       env: the environment; `close` closes it.
 
     Attributes:
-      properties: what `description` names.
+      properties: the properties listed in `description`.
 
     Raises:
       SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
@@ -103,8 +104,8 @@ class PettingZooGame(Game):
     def __init__(self, env: ParallelEnv):
         if not getattr(env, "possible_agents", None):
             raise SpecError(
-                f"{type(env).__name__} has no possible_agents, so that nobody knows which agents "
-                "may join"
+                f"{type(env).__name__} has no possible_agents, so the agents that may join are "
+                "unknown"
             )
         self._env = env
         text = describe(env)
@@ -121,12 +122,12 @@ class PettingZooGame(Game):
         self._names = {str(agent): agent for agent in self._description.agents}
         if len(self._names) < len(self._description.agents):
             raise SpecError(f"two agents have the same name: {self._description.agents}")
-        # Whether each agent that has joined asked for infos.
+        # The agents that have joined, and whether each has requested infos.
         self._has_extras: dict[Hashable, bool] = {}
         self._seed: int | None = None
         self._options: Mapping[str, Any] | None = None
-        # The agents that take part in the sequence, in the order of the possible ones; and those
-        # that have taken part in it.
+        # The agents in the running sequence, in the order of the possible agents, and the agents
+        # that have left it.
         self._living: Collection[Hashable] = ()
         self._ended: set[Hashable] = set()
         self._timesteps: dict[Hashable, dm_env.TimeStep] = {}
@@ -145,7 +146,7 @@ class PettingZooGame(Game):
         return len(self._description.agents)
 
     def join(self, settings: Mapping[str, Any]) -> Hashable:
-        """Take the agent named by the settings, or the first free agent."""
+        """Assign the agent named by the settings, or the first free agent."""
         unknown = set(settings) - {"agent", "infos"}
         if unknown:
             raise ValueError(f"unknown join setting {min(unknown)!r}; settings: agent, infos")
@@ -191,7 +192,7 @@ class PettingZooGame(Game):
         seed, self._seed = self._seed, None
         options, self._options = self._options, None
         returned = self._env.reset(seed=seed, options=None if options is None else dict(options))
-        # Of two agents, a dict of observations alone would pass for both.
+        # Checked, because a dict of observations for two agents would unpack as well.
         if not isinstance(returned, tuple | list) or len(returned) != 2:
             raise TypeError(
                 f"reset of {class_name(self._env.unwrapped)} returned {described(returned)}; "
@@ -203,10 +204,10 @@ class PettingZooGame(Game):
         self._take(observations, {}, {}, {}, infos, is_first=True)
 
     def step(self, actions: Mapping[Hashable, Any]) -> None:
-        """Take a step, for which all living agents have to act."""
+        """Take a step, in which every living agent acts."""
         acting = self._living
         if any(agent not in actions for agent in acting):
-            # One of them has reset its own sequence.
+            # A living agent without an action has reset its own sequence.
             self._living = ()
             self._timesteps = {agent: dm_env.truncation(0.0, None) for agent in acting}
             self._extras = {}
@@ -248,7 +249,7 @@ class PettingZooGame(Game):
         *,
         is_first: bool,
     ) -> None:
-        """Store the environment's results, for the agents before and after the step."""
+        """Store the environment's results for the agents before and after the step."""
         present = set(self._env.agents)
         again = [agent for agent in self._env.agents if agent in self._ended]
         if again:
@@ -295,7 +296,7 @@ class PettingZooGame(Game):
             if agent not in observations:
                 self._extras[agent]["observed"] = False
             if not is_first and agent not in self._living:
-                # Its first step is FIRST, which has no reward.
+                # A new agent's first step is FIRST, which has no place for a reward.
                 self._extras[agent]["reward"] = reward
             if infos.get(agent):
                 self._extras[agent]["info"] = infos[agent]
@@ -304,10 +305,10 @@ class PettingZooGame(Game):
         self._living = living
 
     def _stand_in(self, agent: Hashable) -> Any:
-        """Return the values sent for an agent that was never observed.
+        """Return the values sent for an agent without any observation yet.
 
         Raises:
-          RuntimeError: its client does not learn from the infos that this is no observation.
+          RuntimeError: its client receives no infos, which would mark the values as no observation.
         """
         if not self._has_extras.get(agent):
             raise RuntimeError(f"the environment returned no observation of agent {agent!r}")

@@ -1,4 +1,4 @@
-"""The agents of a remote world as a ParallelEnv of PettingZoo."""
+"""The agents of a remote world as a PettingZoo ParallelEnv."""
 
 from __future__ import annotations
 
@@ -51,58 +51,59 @@ if TYPE_CHECKING:
 Agents = Sequence[Hashable] | Mapping[Hashable, Mapping[str, Any]]
 
 _PROBE = "probe"
-"""The agent that asks the server which agents there are."""
+"""The temporary agent that requests the list of agents."""
 
 _LOSSES = (ConnectionClosedError, ConnectionLostError, DeadlineExceededError, ProtocolError)
-"""Errors that leave a connection unusable; other errors are refusals of the server."""
+"""Errors that leave a connection unusable; all others are refusals by the server."""
 
 
 class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     """The agents of one remote world, stepped together from one thread.
 
-    Each agent is a stream of one connection. All their Steps are sent before any answer is read.
+    Each agent has a stream on one shared connection. The Steps of all agents are sent before any
+    answer is read.
 
-    Of a PettingZoo environment at a server of this package, the agents, spaces, observations,
-    rewards, flags, infos, metadata, state and frames are its own, and `seed` and `options` go to
-    its own `reset`. Of any other world the spaces are those of the agents' specs, as with
-    `GymnasiumEnv`; the settings of a reset are `options` and the `seed`, and an agent is terminated
+    For a PettingZoo environment at a server of this package, agents, spaces, observations, rewards,
+    flags, infos, metadata, state and frames are the environment's own, and its `reset` receives
+    `seed` and `options`. For any other world, the spaces are those of the agents' specs, as with
+    `GymnasiumEnv`; `options` and the `seed` are the settings of a reset, and an agent is terminated
     if the server sends it TERMINATED and truncated if it sends INTERRUPTED.
 
     If one agent fails, for instance because its stream is lost, the streams of all agents are ended
-    and the world is destroyed. With `restart`, a step in which the server or a stream is lost is
-    truncated for all agents that take part, with a copy of their last observations, reward 0 and
-    the info `{"restarted": True}`, and `reset` launches or connects, creates and joins again; until
+    and the world is destroyed. With `restart`, a step that loses the server or a stream is
+    truncated for all participating agents, with a copy of their last observations, reward 0 and the
+    info `{"restarted": True}`, and `reset` launches or connects, creates and joins again; until
     then `render` and `state` raise ConnectionClosedError.
 
     Args:
       address: the address of the server, or a server to launch, as for `make`.
-      agents: the agents to play; None for all of the environment, if the server says which there
-        are. Of other worlds it has to be given: the names that the agents have on this side, or a
-        mapping from these to the settings with which each joins.
+      agents: the agents to play; None for all agents of an environment that the server describes.
+        Required for other worlds: names chosen by the caller, or a mapping from names to the
+        settings with which each agent joins.
       create_world_settings: settings with which the world is created.
       join_world_settings: settings with which every agent joins.
-      world_name: the world to join; None to create one. If others play in it too, a step waits for
-        theirs.
-      render_mode: sent as the create setting `render_mode`. A mode that the server does not have,
-        or "human", is a warning, and `render` returns None.
-      restart: how often the world is begun again, with the same settings, if its server or a stream
-        is lost; None or False for never, True for `Restart()`. Not for a world of others, which
-        `world_name` names: it may be gone, or go on without these agents.
+      world_name: the world to join; None to create one. A step also waits for any other players in
+        the world.
+      render_mode: sent as the create setting `render_mode`. If the server does not support the
+        mode, or for "human", a warning is issued and `render` returns None.
+      restart: how often to restart the world, with the same settings, if its server or a stream is
+        lost; None or False for never, True for `Restart()`. Not allowed with `world_name`, since
+        the world of others may be gone, or continue without these agents.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`. With
-        `requested_observations` every world is treated as "any other".
+        `requested_observations`, every world is treated as "any other".
 
     Attributes:
       possible_agents: the agents that may take part in an episode.
-      agents: those that take part now.
-      metadata: of the environment.
-      render_mode: the mode that it renders in.
-      notes: which of its spaces are replaced by others, because they are not Gymnasium's own.
+      agents: the agents that take part now.
+      metadata: the metadata of the environment.
+      render_mode: its render mode.
+      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
       world_name: the name of the world, for other players to join.
 
     Raises:
       SpecError: an argument is of another type or out of range, and nothing was sent or started; an
-        agent is not one of the environment; the server does not say which agents there
-        are; there is no space for a spec; or both `restart` and `world_name` are given.
+        agent does not exist in the environment; the server does not list its agents and none are
+        given; there is no space for a spec; or both `restart` and `world_name` are given.
       Otherwise as `dm_env_rpc_client.make`. No world is left on the server.
     """
 
@@ -137,8 +138,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             arguments.mapping(name, settings, expected="a mapping of names to values")
         if supervised is not None and world_name is not None:
             raise SpecError(
-                "restart begins a world again that was created here, and world_name "
-                f"{world_name!r} is one of others; pass one of the two"
+                "restart requires a world that is created here, but world_name "
+                f"{world_name!r} is an existing world; pass only one of the two"
             )
         creating = dict(create_world_settings)
         if render_mode not in (None, "human"):
@@ -158,7 +159,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._enter()
         if render_mode not in (None, self.render_mode):
             warnings.warn(
-                f"the server at {address} does not render in mode {render_mode!r}, so that "
+                f"the server at {address} does not render in mode {render_mode!r}, so "
                 f"render() returns None; its mode is {self.render_mode!r}, and 'human' would open "
                 "a window there",
                 stacklevel=2,
@@ -185,16 +186,16 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
         Args:
           seed: for the environment's own `reset`.
-          options: the same; see `adaptors.gymnasium.value_json` for what travels as it is.
+          options: likewise; see `adaptors.gymnasium.value_json` for the types that are preserved.
 
         Returns:
           The observation and the info of each agent that takes part.
 
         Raises:
-          DmEnvRpcError: the environment raised an error, whose text it has.
+          DmEnvRpcError: the environment raised an error, quoted in the text.
           AgentsFailedError: some agents failed, and this environment is closed.
-          ConnectionClosedError: it was closed before.
-          Otherwise, with `restart`, when there are no more attempts: what the last failed with.
+          ConnectionClosedError: this environment was already closed.
+          Otherwise, with `restart`, the error of the last attempt.
         """
         while True:
             self._restart()
@@ -205,7 +206,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
                 self._lose(error)
             else:
                 break
-        # A copy: the caller may change what is returned.
+        # Copied, because the caller may change the returned dict.
         self._latest = dict(turn.observations)
         self._has_begun = True
         self.agents = turn.living(self.possible_agents)
@@ -217,7 +218,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             self.agents = []
             ready = [agent for agent in self.possible_agents if agent not in self._players.pending]
             self._players.send(dict.fromkeys(ready, NO_ACTION))
-            # Agents that do not take part are not answered; those that are say who does.
+            # Agents that do not take part get no answer; the first answer lists those that do.
             first = self._players.finish([self._players.any_answered()])
             return self._turn(first, self.possible_agents)
         except BaseException as error:
@@ -236,24 +237,24 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         """Take a step.
 
         Args:
-          actions: for each of `agents` an element of its action space. Those of agents that take
-            no part any more are ignored.
+          actions: an element of its action space for each of `agents`. Actions of agents that no
+            longer take part are ignored.
 
         Returns:
           Observations, rewards, terminations, truncations and infos, each by agent. An agent that
-          the environment has not observed has no observation. After the end of an episode, with
-          no actions, all five are empty.
+          the environment did not observe has no observation. After the end of an episode, a step
+          without actions returns five empty dicts.
 
         Raises:
           gymnasium.error.ResetNeeded: no agent takes part in an episode.
           SpecError: an action is missing or does not conform; nothing was sent.
-          DmEnvRpcError: the environment raised an error, whose text it has.
+          DmEnvRpcError: the environment raised an error, quoted in the text.
           AgentsFailedError: some agents failed, and this environment is closed.
-          ConnectionClosedError: it was closed before.
+          ConnectionClosedError: this environment was already closed.
         """
         self._check_open()
         if not self.agents and not actions and self._has_begun:
-            return {}, {}, {}, {}, {}  # As other environments of PettingZoo, after the end.
+            return {}, {}, {}, {}, {}  # As in PettingZoo's environments after the end.
         if not self.agents:
             raise gymnasium.error.ResetNeeded("no agent takes part in an episode: call reset()")
         unknown = [agent for agent in actions if agent not in self._seats]
@@ -287,14 +288,14 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             raise
 
     def render(self) -> Any:
-        """Return the current frame by a request; None without a render mode."""
+        """Request and return the current frame; None without a render mode."""
         if self.render_mode is None:
             return None
         frame = self._read(FRAME)
         return value_json.decode(frame, FRAME) if isinstance(frame, str) else frame
 
     def state(self) -> Any:
-        """Return the global state of the environment, an array, which takes a request.
+        """Request and return the global state of the environment, an array.
 
         Raises:
           NotImplementedError: the environment has no `state_space`.
@@ -308,9 +309,9 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._players.close()
 
     def _enter(self) -> None:
-        """Connect, create the world if it is not named, and join it with all agents."""
+        """Connect, create the world unless it is named, and join it with all agents."""
         self._players = self._open()
-        # A path would be that of a file that exists when the world is begun again.
+        # The open recorder instead of its path, because the file exists when the world restarts.
         self._open = functools.partial(self._open, record=self._players.recorder)
         self._is_own = False
         self._seats: dict[Hashable, Seat] = {}
@@ -322,12 +323,12 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             raise
 
     def _check_open(self) -> None:
-        # A world that is lost was left, too, and is begun again by `reset`.
+        # A lost world has also been left, and `reset` restarts it.
         if self._is_closed or self._supervision is None or self._supervision.due is None:
             self._players.check_open()
 
     def _lose(self, error: DmEnvRpcClientError) -> None:
-        """Mark the world as lost; raise the error if nothing restarts the world."""
+        """Mark the world as lost; raise the error if there is no restart for it."""
         failures = error.failures.values() if isinstance(error, AgentsFailedError) else [error]
         is_lost = any(isinstance(failure, _LOSSES) for failure in failures)
         if self._supervision is None or self._is_closed or not is_lost:
@@ -336,11 +337,11 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._supervision.lose(error, self._players.address, {})
 
     def _restart(self) -> None:
-        """Begin the world again if it is lost.
+        """Restart the world if it is lost.
 
         Raises:
-          SpecError: it has other agents or spaces now.
-          DmEnvRpcClientError: all attempts have failed; what the last one failed with.
+          SpecError: its agents or spaces have changed.
+          DmEnvRpcClientError: all attempts have failed; this is the error of the last one.
         """
         supervision = self._supervision
         while supervision is not None and supervision.due is not None and not self._is_closed:
@@ -354,12 +355,12 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
                 supervision.failed(error)
                 continue
             now = self.action_spaces, self.observation_spaces
-            # Those that were given away stay the same objects.
+            # Callers may hold the former spaces, so these objects stay.
             self.action_spaces, self.observation_spaces, self.render_mode = before
             if now != before[:2]:
                 self._players.close()
                 raise SpecError(
-                    f"the world has other agents or spaces since it was begun again: {now}; "
+                    f"the world has other agents or spaces after its restart: {now}; "
                     f"before: {before[:2]}"
                 )
             supervision.succeeded(self._players.address)
@@ -371,14 +372,14 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             raise SpecError("expected at least one agent, got none")
         named = agents if isinstance(agents, Mapping) else dict.fromkeys(agents or (), NO_SETTINGS)
         settings = {agent: {**join_world_settings, **own} for agent, own in named.items()}
-        # The first agent asks who else there is, since only those that have joined may.
+        # The first agent requests the list of agents, since only joined agents can.
         first = next(iter(settings), _PROBE)
         env = self._players.join(first, settings.get(first, join_world_settings))
         description = _describe(env) if may_be_own else None
         if description is None:
             if agents is None:
                 raise SpecError(
-                    f"the server at {env.connection.address} does not say which agents there are; "
+                    f"the server at {env.connection.address} does not list its agents; "
                     "name them with agents="
                 )
             self._join_any(settings)
@@ -392,10 +393,10 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         }
 
     def _join_any(self, settings: Mapping[Hashable, Mapping[str, Any]]) -> None:
-        """Join with all agents but the first, which has joined."""
+        """Join with every agent except the first, which has already joined."""
         first, *others = settings
         if not self._players.environments[first].connection.is_usable:
-            # Some servers end a stream with an extension that they do not know.
+            # Some servers end a stream on an unknown extension.
             self._players.leave(first)
             others = list(settings)
         for agent in others:
@@ -413,7 +414,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         known = {str(agent): agent for agent in description.agents}
         unknown = [agent for agent in settings if str(agent) not in known]
         if unknown:
-            raise SpecError(f"there are no agents {unknown}; agents: {', '.join(known)}")
+            raise SpecError(f"no agents {unknown}; agents: {', '.join(known)}")
         own = {known[str(agent)]: each for agent, each in settings.items()}
         for agent, each in (own or dict.fromkeys(description.agents, join_world_settings)).items():
             env = self._players.join(agent, {"agent": str(agent), "infos": True, **each})
@@ -441,7 +442,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     def _turn(
         self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
     ) -> Turn:
-        """Wait for agents that begin to take part, or `unless_told`, and were not answered yet."""
+        """Wait for the unanswered agents that begin to take part, by default `unless_told`."""
         present = unless_told
         for agent, timestep in timesteps.items():
             told = self._seats[agent].extras(timestep).present
@@ -456,16 +457,16 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         return turn
 
     def _read(self, key: str) -> Any:
-        """Read a property of the world over the stream of an agent that waits for nothing."""
+        """Read a property of the world over the stream of an agent without a pending step."""
         self._players.check_open()
         for agent, env in self._players.environments.items():
             if agent not in self._players.pending:
                 return PropertiesExtension(env.connection).read(key)
-        raise SpecError(f"all agents wait to take part in an episode; {key!r} cannot be read")
+        raise SpecError(f"{key!r} cannot be read while all agents wait to take part in an episode")
 
 
 def _describe(env: DmEnvAdaptor) -> Description | None:
-    """Ask a server about the environment in a world; None if it is not one of PettingZoo."""
+    """Request the description of a world's environment; None unless it is one of PettingZoo."""
     try:
         text = PropertiesExtension(env.connection).read(DESCRIPTION)
     except (DmEnvRpcError, ConnectionLostError):

@@ -1,4 +1,4 @@
-"""The agents of a remote world as PettingZoo sees them; see `parallel_env.py`."""
+"""The agents of a remote world in the form of PettingZoo; see `parallel_env.py`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Extras(NamedTuple):
     Attributes:
       info: the info of the agent.
       is_truncated: whether an agent that was terminated was truncated, too.
-      present: the names of all agents that take part now, if others than before and survivors.
-      common: infos of no agent, by key.
+      present: the names of all agents that take part now; None if no agent is new, or if all take
+        part after a reset.
+      common: infos that belong to no agent, by key.
       reward: the reward of a step with which the agent begins to take part; None for any other.
       is_observed: whether the environment returned an observation of the agent.
     """
@@ -53,18 +54,18 @@ class Seat:
         self.observation_space = spec_to_space(observation_leaf, "observation")
 
     def wire_action(self, action: Any) -> Any:
-        """Return an element of the action space as the action of the connection."""
+        """Convert an element of the action space to the action of the connection."""
         return wrap(self._action_path, from_space(self._action_leaf, action, "action"))
 
     def observation(self, timestep: dm_env.TimeStep) -> Any:
-        """Return the element of the observation space."""
+        """Return the observation of a TimeStep as an element of the observation space."""
         value = timestep.observation
         for key in self._observation_path:
             value = value[key]
         return to_space(self.observation_space, value)
 
     def extras(self, timestep: dm_env.TimeStep) -> Extras:
-        """Return the values that came with the observation."""
+        """Return the values sent with the observation."""
         return Extras(info_of(timestep.discount))
 
 
@@ -119,12 +120,12 @@ class Turn:
         self.infos: dict[Hashable, dict[str, Any]] = {}
 
     def add(self, agent: Hashable, seat: Seat, timestep: dm_env.TimeStep) -> None:
-        """Add the results received by an agent."""
+        """Add an agent's TimeStep."""
         extras = seat.extras(timestep)
         is_terminated = timestep.last() and seat.env.state is State.TERMINATED
         if extras.is_observed:
             self.observations[agent] = seat.observation(timestep)
-        # A server may begin a sequence at any time, and such a step has no reward.
+        # A server may begin a sequence at any time; its first step has no reward.
         reward = extras.reward if timestep.reward is None else timestep.reward
         self.rewards[agent] = 0.0 if reward is None else float(reward)
         self.terminations[agent] = is_terminated
@@ -133,7 +134,7 @@ class Turn:
         self.infos[agent] = dict(extras.info)
 
     def lose(self, agent: Hashable, latest: Mapping[Hashable, Any]) -> None:
-        """Add an agent whose step was lost, with a copy of its last observation, if it has one."""
+        """Add an agent whose step was lost, with a copy of its last observation if it has one."""
         if agent in latest:
             self.observations[agent] = copy.deepcopy(latest[agent])
         self.rewards[agent] = 0.0
@@ -142,7 +143,7 @@ class Turn:
         self.infos[agent] = {"restarted": True}
 
     def living(self, agents: Sequence[Hashable]) -> list[Hashable]:
-        """The agents among some that continue."""
+        """Return the agents, among some, that continue."""
         return [
             agent
             for agent in agents

@@ -45,7 +45,7 @@ class Context:
       api: a filled `EnvCApi*` of that version.
       handle: the library's `void*` for the environment.
       keep_alive: objects to which the library may hold pointers.
-      limits: what is copied from the library's declarations.
+      limits: limits for copies of the library's declarations.
     """
 
     def __init__(

@@ -222,7 +222,7 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
     Args:
       layout: the version.
       observation: the EnvCApi_Observation.
-      budget: its maximum size in bytes; what those before it have left of `most`.
+      budget: its maximum size in bytes: the rest of `most` after earlier values.
       most: the maximum size of all observations together.
       where: the name of the observation in error messages.
 

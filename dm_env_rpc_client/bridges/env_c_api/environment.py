@@ -89,8 +89,8 @@ class EnvCApiEnvironment(dm_env.Environment):
         an error here.
       request_timeout: seconds that each call may take in the child process; None for no
         limit.
-      limits: what is copied from the library's memory: `message_bytes` is the size of all
-        observations of a step.
+      limits: limits for copies of the library's memory: `message_bytes` bounds all observations of
+        a step.
 
     Attributes:
       name: the name of the environment.

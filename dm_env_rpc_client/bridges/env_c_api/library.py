@@ -65,7 +65,7 @@ class Opening(NamedTuple):
         0 for a length that changes.
       start_attempts: the maximum number of calls of `start` for one episode while it returns
         EAGAIN.
-      limits: what is copied from the library's memory.
+      limits: limits for copies of the library's memory.
     """
 
     library: Library

@@ -36,10 +36,10 @@ class PacketConnection:
       timeout: seconds until the connection must be established; None for no limit.
       request_timeout: seconds that each answer may take; None for no limit.
       dialect: the server's dialect.
-      limits: limits on what the server sends.
+      limits: limits for the server's messages.
 
     Attributes:
-      bounds: what is known of the observations' size.
+      bounds: the known bounds of the observations' size.
       poisoned_by: the first error that made the connection unusable; None while it is usable.
 
     Raises:

@@ -49,7 +49,7 @@ class GymSocketEnvironment(dm_env.Environment):
         float16 is float32 in specs.
       action_dtype: the same of every Box in the actions.
       insecure: allow an address other than loopback; nothing is encrypted.
-      limits: limits on what the server sends.
+      limits: limits for the server's messages.
 
     Raises:
       ConnectionLostError, DeadlineExceededError: no connection was established, or it was

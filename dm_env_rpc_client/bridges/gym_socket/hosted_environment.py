@@ -103,7 +103,7 @@ def as_hosted(made: Any, maker: str = "the factory") -> gymnasium.Env[Any, Any]:
 
     Args:
       made: the environment.
-      maker: what made it, for errors.
+      maker: its maker, for errors.
 
     Raises:
       SpecError: it is neither a dm_env.Environment nor a gymnasium.Env, or as `HostedDmEnv`.

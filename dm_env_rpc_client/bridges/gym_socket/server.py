@@ -264,16 +264,16 @@ def serve(
         authenticated.
       monitor_directory: the folder below which Monitor may record (see `monitor`); None
         refuses the packet.
-      configure_universe: called with the environment and the JSON value of a Universe
-        configure packet. The environment is what its callable made if that is a `gymnasium.Env`;
-        a dm_env.Environment is the attribute `environment` of it. None refuses the packet.
+      configure_universe: called with the environment and the JSON value of a Universe configure
+        packet. The environment is the product of its callable if that is a `gymnasium.Env`; a
+        dm_env.Environment is its attribute `environment`. None refuses the packet.
       wrap_universe: called with the environment, the wrapper's name and its settings; returns
         the wrapped environment, such as a `gymnasium.Wrapper`. None refuses the packet.
       max_connections: the maximum number of clients; further ones are refused.
       handshake_timeout: seconds that a client may take to name its environment; None for no limit.
       idle_timeout: seconds that a client may take to send its next packet, or to read an
         answer; None for no limit.
-      limits: limits on what a client sends.
+      limits: limits for a client's messages.
 
     Returns:
       The running Server.

@@ -69,7 +69,7 @@ def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
     Args:
       space: one of Gymnasium's own types. Of one that the protocol does not describe only the type
         is written.
-      name: what it is called in errors; a subspace appends its key or index, as in "action.0".
+      name: its name in errors; a subspace appends its key or index, as in "action.0".
 
     Raises:
       SpecError: its elements are arrays of variable length, or it has no spec.
@@ -92,7 +92,7 @@ def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) ->
     """Return the space of a JSON value.
 
     Args:
-      value: what `bounded_json.decode` returned.
+      value: the result of `bounded_json.decode`.
       where: the name of the space in error messages.
       box_dtype: the dtype of every Box; None for the rule above. Bounds outside its range
         become the limits of the range.
@@ -110,8 +110,8 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
     """Return the JSON value of an element of a space.
 
     Args:
-      spec: what `elements.to_spec` returned for the space.
-      structure: what `elements.to_structure` returned for the element.
+      spec: the result of `elements.to_spec` for the space.
+      structure: the result of `elements.to_structure` for the element.
       where: the name of the value in error messages.
       check_bounds: whether a value outside its bounds is an error. It is for actions.
         Observations of many environments exceed their bounds, so theirs are not checked.
@@ -301,7 +301,9 @@ def _read_multi_discrete(value: Mapping[str, Any], where: str) -> spaces.Space[A
 def _count(value: Mapping[str, Any], where: str, least: int, most: int) -> int:
     n: Any = value.get("n")
     if not _is_integer(n) or not least <= n <= most:
-        raise ProtocolError(f'{where}: "n" is an integer from {least} to {most}, got {n!r:.60}')
+        raise ProtocolError(
+            f'{where}: "n" must be an integer from {least} to {most}, got {n!r:.60}'
+        )
     return int(n)
 
 

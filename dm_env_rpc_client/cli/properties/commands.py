@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Commands)
 
 _MOST = 10_000
-"""Properties after which a listing ends, because a server can generate them without end."""
+"""Maximum number of listed properties, because a server can generate them endlessly."""
 
 _WIDTH = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Place(options.World):
-    """The server or world whose properties are meant.
+    """The server or world that has the properties.
 
     Attributes:
-      world_name: Name of an existing world to join, for its properties beside the server's.
+      world_name: Name of an existing world to join, for its properties in addition to the server's.
       new_world: Create a world, join it for its properties, and destroy it when the command ends.
-      interface: How the server offers properties: extension is the current way, legacy the core
-        messages of dm_env_rpc 1.0; auto tries both.
+      interface: Interface to the properties: extension is the current one, legacy the core messages
+        of dm_env_rpc 1.0; auto tries both.
     """
 
     new_world: bool = False
@@ -55,7 +55,7 @@ class _Place(options.World):
           The properties, and the interface.
 
         Raises:
-          UsageError: there are settings, but no world that they are for.
+          UsageError: there are settings, but no world to use them for.
           DmEnvRpcClientError: the server has neither interface. Otherwise as `connect` and
             `join_world`.
         """
@@ -79,10 +79,10 @@ class _Place(options.World):
                 else:
                     yield properties, interface
                     return
-        # An error that the server answered says more than a stream that ended.
+        # An error answer is more informative than the end of a stream.
         said = next((error for error in refusals if isinstance(error, DmEnvRpcError)), refusals[0])
         raise DmEnvRpcClientError(
-            f"the server at {self.address} has properties neither as an extension nor as core "
+            f"the server at {self.address} offers properties neither as an extension nor as core "
             f"messages of dm_env_rpc 1.0: {said}"
         ) from said
 
@@ -109,7 +109,7 @@ class _Wanted(options.Group):
     """The listing.
 
     Attributes:
-      key: Property below which to list; all if not given.
+      key: Parent of the properties to list; all if not given.
       values: Also read the values.
       depth: Number of levels to list; all if not given.
     """
@@ -124,7 +124,7 @@ class _Writing(options.Group):
     """The property to set, and its value.
 
     Attributes:
-      assignments: Property and its new value, in the form of its dtype: true, 3, 0.5 or any text; a
+      assignments: Property and its new value, according to its dtype: true, 3, 0.5 or any text; a
         JSON list for an array.
     """
 
@@ -161,12 +161,12 @@ def list_properties(*, wanted: _Wanted, place: _Place, as_json: options.Json = F
         listed = [{**describe_property(entry.spec), **entry.value} for entry in entries]
         print_json({"address": place.address, "interface": interface, "properties": listed})
     elif entries:
-        # Wide enough for any line: wrapping is left to the terminal.
+        # Wide enough for any line, because the terminal does the wrapping.
         out = Console(highlight=False, soft_wrap=True, width=_WIDTH)
         out.print(_tree(key or place.address, key, entries))
     else:
         is_joined = place.world_name or place.new_world
-        hint = "" if is_joined else "; for those of a world add --world NAME or --new-world"
+        hint = "" if is_joined else "; to list those of a world, add --world NAME or --new-world"
         console.print(f"{place.address} has no properties{hint}")
 
 
@@ -184,7 +184,7 @@ def get_properties(
     place: _Place,
     as_json: options.Json = False,
 ) -> None:
-    """Read properties. Prints the value of a single one alone, several as KEY = VALUE."""
+    """Read properties. A single value is printed alone, several as KEY = VALUE."""
     with place.properties() as (properties, _):
         values = {key: properties.read(key) for key in keys}
     _print_values(place.address, values, as_json, bare=len(keys) == 1)
@@ -199,7 +199,7 @@ def get_properties(
 )
 @options.with_options
 def set_properties(*, wanted: _Writing, place: _Place, as_json: options.Json = False) -> None:
-    """Write properties in the order given, after all values have been validated."""
+    """Validate all values, then write the properties in the given order."""
     from dm_env_rpc_client.cli.properties.text import parse_value
 
     texts: dict[str, str] = {}
@@ -228,7 +228,7 @@ class _Entry(NamedTuple):
 def _walk(
     properties: PropertyAccess, key: str, depth: int | None
 ) -> Iterator[tuple[str, PropertySpec]]:
-    """Yield pairs of parent key and property, each property once and before those below it."""
+    """Yield pairs of parent key and property, each property once and before its children."""
     seen = {key}
     levels = [(key, iter(properties.list(key)))]
     while levels:

@@ -1,4 +1,4 @@
-"""Properties as text: values as written and shown, and descriptions."""
+"""Properties as text: values to read and to show, and descriptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
       key: the property, for error messages.
       text: true or false for a bool; an integer, also as 0x1f; a float; a string without
         quotes; a JSON list for an array.
-      spec: of the property; None if unknown: the text is read as JSON, or else as a string.
+      spec: the property's spec; None if unknown, to read JSON or else a string.
 
     Returns:
       A value of the spec's dtype and shape, within its bounds.
@@ -46,7 +46,7 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
     where = f"property {key!r}"
     kind = dtype_text(spec)
     if kind == "proto":
-        raise UsageError(f"{where} holds messages, which have no form as text")
+        raise UsageError(f"{where} holds messages, which have no text form")
     try:
         if spec.shape:
             parsed = json.loads(text)
@@ -104,6 +104,6 @@ def show_spec(spec: PropertySpec) -> str:
 
 
 def show_value(value: Any) -> str:
-    """Return a value in one line, cut off if it is long."""
+    """Return a value in one line, truncated if it is long."""
     text = " ".join(str(value.tolist() if hasattr(value, "tolist") else value).split())
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

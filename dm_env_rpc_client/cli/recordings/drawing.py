@@ -1,4 +1,4 @@
-"""Pictures as characters: two pixels in each, the upper and the lower half of it."""
+"""Images as characters, each with two pixels: its upper and its lower half."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.style import Style
 
 
 class Drawing:
-    """A picture for `rich`, as large as there is room by a whole factor.
+    """An image for `rich`, scaled by a whole factor to fill the available space.
 
-    Where both halves have one colour, the character is a space: some fonts leave a seam between
+    If both halves have the same colour, the character is a space: some fonts leave a seam between
     the glyphs of two rows.
 
     Args:
@@ -39,11 +39,11 @@ def _segment(upper: Iterable[int], lower: Iterable[int]) -> Segment:
 
 
 def _fit(picture: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Return at most that many columns and rows of pixels, an even number of rows."""
+    """Return the picture scaled to at most this size in pixels, with an even number of rows."""
     rows, columns = picture.shape[:2]
     larger = min(width // columns, height // rows)
     if larger > 1:
-        larger -= larger % 2  # A pixel fills whole characters, if it is larger than one.
+        larger -= larger % 2  # Even, so that enlarged pixels fill whole characters.
     if larger:
         fitted = picture.repeat(larger, axis=0).repeat(larger, axis=1)
     else:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.tensors.memory_limits import Limits
 
 _MOST_ROWS = 50
-"""The most episodes that the table has, besides the last one."""
+"""Maximum number of episodes in the table, besides the last one."""
 
 _WIDTH, _HEIGHT = 64, 24
-"""The largest size of a picture, in characters."""
+"""Maximum size of a picture, in characters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,14 @@ class Reading(options.Group):
     """Options for reading a recording.
 
     Attributes:
-      chunk_bytes: Largest chunk of a recording, and what its TimeSteps may take in memory.
+      chunk_bytes: Maximum size of a recording's chunks, and of its TimeSteps in memory.
     """
 
     chunk_bytes: Annotated[int | None, typer.Option(min=1, show_default="256 MiB")] = None
 
     @property
     def limits(self) -> Limits:
-        """The limits for reading it."""
+        """The limits for reading a recording."""
         from dm_env_rpc_client.tensors.memory_limits import DEFAULT, MAX_MESSAGE_BYTES, Limits
 
         if self.chunk_bytes is None:
@@ -45,7 +45,7 @@ class Reading(options.Group):
 
 
 def is_recording(named: str) -> bool:
-    """Whether the argument of `inspect` names a file rather than an address."""
+    """Return whether the argument of `inspect` names a file rather than an address."""
     return named.endswith(".mcap") or os.path.isfile(named)
 
 
@@ -54,7 +54,7 @@ def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
 
     Raises:
       RecordingError: the file cannot be read, is not a recording, is damaged or breaks the
-        protocol; what could be read of it was shown.
+        protocol; its readable part was shown.
     """
     from dm_env_rpc_client.errors import RecordingError
     from dm_env_rpc_client.recording import Scan, episodes
@@ -91,8 +91,8 @@ def inspect_recording(path: str, as_json: bool, limits: Limits) -> None:
         _print_tables(console, connections, described)
         if not scan.is_complete and failure is None:
             console.print(
-                "The file has no end: it is still recorded, or the recorder was killed. All that "
-                "was written is shown."
+                "The file has no end: the recording goes on, or the recorder was killed. All data "
+                "written so far is shown."
             )
         for part in picture or ():
             console.print(part, highlight=False, width=_WIDTH, height=_HEIGHT)

@@ -45,8 +45,8 @@ class _Proxy(options.Access):
       path: Recording to write, which must not exist.
       upstream: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
         python:MODULE:NAME, to start one for this command.
-      address: Address where clients connect, in plaintext; port 0 takes a free one.
-      compression: How the contents are compressed.
+      address: Address where clients connect, in plaintext; port 0 selects a free one.
+      compression: Compression of the contents.
     """
 
     path: Annotated[Path, typer.Argument(metavar="FILE")]
@@ -57,10 +57,10 @@ class _Proxy(options.Access):
 
 @options.with_options
 def record(*, proxy: _Proxy, as_json: Json = False) -> None:
-    """Record all that clients and a server say, until Ctrl-C or SIGTERM.
+    """Record all requests and answers of clients and a server, until Ctrl-C or SIGTERM.
 
     Clients connect to this command, which forwards requests and answers unchanged. Metadata and
-    tokens are forwarded and not recorded. The flags of security are for the server.
+    tokens are forwarded, but not recorded. The security options are for the server.
     """
     from dm_env_rpc_client import recording
 
@@ -92,8 +92,8 @@ class _Replay(recorded.Reading):
 
     Attributes:
       path: Recording to serve.
-      address: Address to listen at; port 0 takes a free one.
-      lenient: Answer other actions and settings as recorded, and say where.
+      address: Address to listen at; port 0 selects a free one.
+      lenient: Answer deviating actions and settings as recorded, and log the first deviation.
     """
 
     path: Annotated[Path, typer.Argument(metavar="FILE")]
@@ -106,8 +106,8 @@ class _Replay(recorded.Reading):
 def replay(*, served: _Replay, as_json: Json = False) -> None:
     """Serve a recording without its environment, until Ctrl-C or SIGTERM.
 
-    The same requests get the same answers. Another request gets an error that names it and the
-    recorded one.
+    The same requests get the same answers. A different request gets an error that names both it and
+    the recorded one.
     """
     from dm_env_rpc_client import recording
 
@@ -128,7 +128,7 @@ class _Export(recorded.Reading):
 
     Attributes:
       path: Recording to export.
-      out: Id of the data set, such as catch/run-v0, which is stored where Minari stores them.
+      out: Id of the data set, such as catch/run-v0; it is stored in Minari's folder.
       to: Format of the episodes.
     """
 
@@ -139,7 +139,7 @@ class _Export(recorded.Reading):
 
 @options.with_options
 def export(*, wanted: _Export) -> None:
-    """Write the episodes of a recording for other programs."""
+    """Export the episodes of a recording for other programs."""
     from rich.progress import TextColumn
 
     from dm_env_rpc_client.adaptors import minari
@@ -166,9 +166,9 @@ def _serve(
 
     Args:
       running: the server; stopped at the end.
-      what: the command does, before the address.
+      what: the activity, printed before the address.
       as_json: whether the address is printed as JSON.
-      progress: what is shown on a terminal meanwhile.
+      progress: returns the text to show on a terminal meanwhile.
     """
     with running:
         if as_json:

@@ -1,3 +1,3 @@
-"""`dm-env-rpc serve`: the options, the environments by name, and the messages meanwhile."""
+"""`dm-env-rpc serve`: the options, the environments by name, and the output."""
 
 # Read `serve` first.

@@ -26,11 +26,11 @@ REFRESH_SECONDS = 0.5
 FAILURES = 5
 
 _ECHOED = len("^C") + 1
-"""Columns that stay free, so that the terminal's echo begins no new line."""
+"""Columns left free, so that the terminal's echo of Ctrl-C does not begin a new line."""
 
 _SERVER = "dm_env_rpc_client.server"
 _SERVING = f"{_SERVER}.serving"
-"""Tells where the server listens, which the command prints itself."""
+"""Logger of the listening address, which the command prints itself."""
 
 _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
 
@@ -39,7 +39,7 @@ def log_activity(verbose: bool, as_json: bool) -> None:
     """Log connections, refusals and failures to stderr.
 
     Args:
-      verbose: whether to log every request but steps, and the connections of the transport, too.
+      verbose: whether to log all requests except steps, and the transport's connections, too.
       as_json: whether each line is a JSON object.
     """
     formatter = _JsonLine() if as_json else _TimedLine()
@@ -77,12 +77,12 @@ def _time(record: logging.LogRecord) -> datetime.datetime:
 
 
 def can_show_table() -> bool:
-    """Whether stderr is a terminal on which text can be changed."""
+    """Return whether stderr is a terminal that can redraw text."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 def show_table(server: Server) -> None:
-    """Show a server's activity until it stops or Ctrl-C, which is raised."""
+    """Show a server's activity until it stops; raise KeyboardInterrupt on Ctrl-C."""
     failures = _Failures()
     root, server_log = logging.getLogger(), logging.getLogger(_SERVER)
     handlers, level = root.handlers, server_log.level

@@ -41,26 +41,26 @@ def _complete_environment(incomplete: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _What(options.Group):
-    """The source.
+    """The environment to serve.
 
     Attributes:
-      environment: What to serve. MODULE:FACTORY names a callable that takes the create settings as
-        keyword arguments and returns a dm_env.Environment, Game or World. catch or race: an
-        example game for one agent or for several. gymnasium://ID: a Gymnasium environment.
-        pettingzoo://FAMILY/NAME: one of PettingZoo, for several agents. dm_control://DOMAIN/TASK
-        or bsuite://ID: an environment of these packages. gym-socket://HOST:PORT/NAME or
-        dm-env-rpc://HOST:PORT: the environment of another server. Not with --c-library.
-      create_settings: Setting of every environment, beside those that the client sends.
-        Repeatable.
-      tries: Make the environment once, and close it, before serving: to see that it can be made
-        with these settings.
-      python: Interpreter that serves ENVIRONMENT, a MODULE:FACTORY, from Python 3.6 on. If this
-        package is not installed there, that takes the server of `dm-env-rpc standalone`, and no
-        other options than --address, --insecure, --thread, --tls-cert, --tls-key and --token-file.
+      environment: Environment to serve. MODULE:FACTORY names a callable that takes the create
+        settings as keyword arguments and returns a dm_env.Environment, Game or World. catch or
+        race: an example game for one agent or for several. gymnasium://ID: a Gymnasium environment.
+        pettingzoo://FAMILY/NAME: a PettingZoo environment, for several agents.
+        dm_control://DOMAIN/TASK or bsuite://ID: an environment of these packages.
+        gym-socket://HOST:PORT/NAME or dm-env-rpc://HOST:PORT: the environment of another server.
+        Not with --c-library.
+      create_settings: Setting of every environment, in addition to the client's. Repeatable.
+      tries: Before serving, create the environment once and close it, to check that it works with
+        these settings.
+      python: Interpreter that serves ENVIRONMENT, a MODULE:FACTORY; Python 3.6 or later. If this
+        package is not installed there, it runs the server of `dm-env-rpc standalone`, with no other
+        options than --address, --insecure, --thread, --tls-cert, --tls-key and --token-file.
       c_library: Library with the C interface EnvCApi to serve, in one process per world. CONNECT
-        is the name of its connect function, or the offset of it, such as +0x1234.
+        is the name of its connect function, or its offset, such as +0x1234.
       c_version: Version of env_c_api.h with which the library was compiled.
-      c_param: C string in the struct that is the first argument of the connect function.
+      c_param: C string for the struct passed as the first argument of the connect function.
         Repeatable.
     """
 
@@ -75,11 +75,11 @@ class _What(options.Group):
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool, conversion: Conversion) -> Source:
-        """Return the factory of the environments, after one successful call.
+        """Return the source of the environments, after one successful try unless `--no-try`.
 
         Raises:
-          UsageError: nothing is named, or it cannot be made.
-          SpecError: there is no such environment.
+          UsageError: no environment is named, or it cannot be created.
+          SpecError: the environment does not exist.
         """
         from dm_env_rpc_client.cli.serving import sources
         from dm_env_rpc_client.system.sources import (
@@ -90,9 +90,7 @@ class _What(options.Group):
 
         settings = parse_settings(self.create_settings)
         if self.environment is not None and self.c_library is not None:
-            raise UsageError(
-                "name what to serve: either an environment, such as catch, or --c-library"
-            )
+            raise UsageError("pass either an environment to serve, such as catch, or --c-library")
         if self.c_library is not None:
             source = sources.library_source(self.c_library, self.c_version, self.c_param)
         elif self.environment is not None:
@@ -116,7 +114,7 @@ _OF_SERVE: list[str] = []
 
 
 def _of_serve(field: str, *flags: str, **details: Any) -> Any:
-    """Return the option of a field of `ServeOptions`, with its check and its text."""
+    """Return the option of a field of `ServeOptions`, with its check and its help text."""
 
     def check(value: Any) -> Any:
         try:
@@ -137,9 +135,9 @@ class _Host(options.Access):
 
     Attributes:
       protocol: Protocol of the clients.
-      address: Address to listen at; port 0 takes a free one. If not given, localhost:50051, or
+      address: Address to listen at; port 0 selects a free one. If not given, localhost:50051, or
         localhost:5001 for gym-socket.
-      name: gym-socket: environment name that clients ask for. If not given, the name in
+      name: gym-socket: environment name that clients request. If not given, the name in
         ENVIRONMENT.
       dialect: gym-socket: version of the protocol that the clients use.
       isolate: gym-socket: run each client's environment in its own process.
@@ -157,6 +155,7 @@ class _Host(options.Access):
     processes: Annotated[int | None, _of_serve("processes", metavar="N")] = None
     threads: Annotated[Threads | None, _of_serve("threads")] = None
     thread: Annotated[Thread | None, _of_serve("thread")] = None
+    singleton: Annotated[bool, _of_serve("singleton", "--singleton")] = False
     callable_names: Annotated[
         list[str] | None, _of_serve("callable_names", "--callable", metavar="NAME")
     ] = None
@@ -175,7 +174,7 @@ class _Host(options.Access):
 
     @property
     def is_gym_socket(self) -> bool:
-        """Whether clients speak the other protocol."""
+        """Whether clients use the protocol gym-socket."""
         return self.protocol == "gym-socket"
 
     @property
@@ -184,7 +183,7 @@ class _Host(options.Access):
         return self.address or f"localhost:{5001 if self.is_gym_socket else 50051}"
 
     def check(self) -> None:
-        """Raise UsageError if the options do not go together, or an address is wrong."""
+        """Raise UsageError if options conflict, or the address is invalid."""
         options.check_listening_address(self.place, self)
         if not self.is_gym_socket:
             return
@@ -204,7 +203,7 @@ class _Host(options.Access):
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
         """Start the server; raise as `hosting.serve` and `gym_socket.serve`."""
         if self.is_gym_socket:
-            # It needs Gymnasium, which the other protocol does not.
+            # Imported here because it needs Gymnasium, unlike the other protocol.
             from dm_env_rpc_client.bridges import gym_socket
 
             return gym_socket.serve(
@@ -228,10 +227,10 @@ class _Host(options.Access):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Output(options.Group):
-    """Messages printed meanwhile.
+    """The output while serving.
 
     Attributes:
-      verbose: Log every request but steps, also on a terminal.
+      verbose: Log all requests except steps, also on a terminal.
       as_json: Print the address as one line of JSON, and the log as JSON lines.
     """
 
@@ -243,7 +242,7 @@ class _Output(options.Group):
 def serve(*, what: _What, host: _Host, output: _Output) -> None:
     """Serve an environment until Ctrl-C or SIGTERM. Each world has its own environment.
 
-    It then ends with 0 if all environments were closed, otherwise with 130 or 143.
+    The exit code is then 0 if all environments were closed, otherwise 130 or 143.
 
     On a terminal it shows clients, worlds, agents, steps/s and the last errors. Otherwise, and with
     --verbose or --json, it logs them to stderr.
@@ -260,7 +259,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
     shows_table = not (host.is_gym_socket or verbose or as_json) and reports.can_show_table()
     if not shows_table:
         reports.log_activity(verbose, as_json)
-    # What was imported stays. The collector would go through all of it, while clients wait.
+    # Imported objects stay, so the collector need not traverse them while clients wait.
     gc.collect()
     gc.freeze()
     with host.start(source) as server:
@@ -285,7 +284,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
 
 
 def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
-    """Replace this process by another interpreter that serves."""
+    """Replace this process by another interpreter that serves the environment."""
     from dm_env_rpc_client.errors import LaunchError
     from dm_env_rpc_client.launch.processes import other_python, server_variables
     from dm_env_rpc_client.launch.standalone import FILE

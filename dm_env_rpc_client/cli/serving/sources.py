@@ -1,4 +1,4 @@
-"""The served source of `dm-env-rpc serve`, with the command line's settings, tried out once."""
+"""The source of `dm-env-rpc serve`, with the command line's settings, tried once."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def try_source(
       conversion: how environments of other libraries are converted.
 
     Raises:
-      UsageError: the environment cannot be made with these settings, or is none.
-      DmEnvRpcClientError: that of another server cannot be made.
+      UsageError: the environment cannot be created with these settings, or is not an environment.
+      DmEnvRpcClientError: the environment of another server cannot be created.
     """
     try:
         flat = nesting.flatten_dict(settings, nesting.SEPARATOR)
@@ -58,11 +58,11 @@ def library_source(library: str, version: str, params: list[str] | None) -> Sour
 
     Args:
       library: PATH:CONNECT.
-      version: of the interface.
+      version: the version of the interface.
       params: C strings for the connect function.
 
     Raises:
-      UsageError: `library` has another form.
+      UsageError: `library` is malformed.
       SpecError: as `environment_factory`.
     """
     from dm_env_rpc_client.bridges.env_c_api import environment_factory

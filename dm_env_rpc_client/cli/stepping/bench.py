@@ -26,7 +26,7 @@ EXAMPLES = examples(
 )
 
 _ACTIONS = 256
-"""Actions that are sampled before the measurement and then taken in turn."""
+"""Number of actions, sampled before the measurement and then taken in turn."""
 
 _PERCENTILES = (50, 90, 99, 99.9)
 _PHASES = ("encode", "send", "wait", "decode")
@@ -61,12 +61,12 @@ class _Measurement(options.Group):
 def bench(
     *, measurement: _Measurement, world: options.World, as_json: options.Json = False
 ) -> None:
-    """Measure how fast an environment steps, and how the time of a step is spent.
+    """Measure how fast an environment steps, and where the time of a step goes.
 
     Latency is the time of one step when nothing else is pending. Its phase `wait` contains the
-    network in both directions and the work of the server. The share of the server is estimated
-    by comparison with requests that the server only answers. The last table shows the throughput
-    if several steps are pending at once, as `rollout` sends them.
+    network in both directions and the work of the server. The server's share is estimated by
+    comparison with requests that need no work. The last table shows the throughput with several
+    pending steps, as with `rollout`.
     """
     from rich.progress import TimeRemainingColumn
 
@@ -172,8 +172,8 @@ def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> di
     measured = {"wait_us": wait, "round_trip_us": round_trip}
     if round_trip >= wait:
         reason = (
-            f"a request that the server only answers waits longer ({_us(round_trip)} us) than a "
-            f"step ({_us(wait)} us)"
+            f"a request that needs no work waits longer ({_us(round_trip)} us) than a step "
+            f"({_us(wait)} us)"
         )
         return {"estimate_us": None, "reason": reason, **measured}
     return {"estimate_us": wait - round_trip, **measured}
@@ -181,7 +181,7 @@ def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> di
 
 def _print(result: dict[str, Any]) -> None:
     out = Console(highlight=False)
-    # On a terminal, lines end between words; in a file, they are whole.
+    # On a terminal, lines are wrapped between words; in a file, they stay whole.
     say = functools.partial(out.print, soft_wrap=not out.is_terminal)
     latency = result["latency_us"]
     say(
@@ -201,7 +201,7 @@ def _print(result: dict[str, Any]) -> None:
         say(
             f"the server's share of the wait is about {_us(server['estimate_us'])}, including the "
             f"transfer of a larger answer: measured alternately, a step waits "
-            f"{_us(server['wait_us'])} and a request that the server only answers "
+            f"{_us(server['wait_us'])} and a request that needs no work waits "
             f"{_us(server['round_trip_us'])}"
         )
     count = result["num_envs"]

@@ -1,8 +1,7 @@
-"""Episodes for `dm-env-rpc run` and `bench`: their policies, and how long a step's phases take.
+"""Episodes and policies for `dm-env-rpc run` and `bench`, and a timer of a step's phases.
 
-A step is sent and finished by separate calls, and the arrival of its answer is noticed by the
-function that decodes it, because that is the first to get the answer. So the phases cover the
-whole step:
+Separate calls send and finish a step. The function that decodes the answer records its arrival,
+because it is the first to receive it. The phases therefore cover the whole step:
 
     encode   the action is checked and packed
     send     the request is written, until the transport has accepted it
@@ -44,8 +43,8 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
       name: "random" samples every action from its spec; "constant" takes the value that
         the spec generates; MODULE:FUNCTION is a function that takes the TimeStep and the
         action spec and returns the action.
-      action_spec: of the environment.
-      seed: of the random policy.
+      action_spec: the action spec of the environment.
+      seed: the seed of the random policy.
 
     Raises:
       SpecError: the policy does not exist.
@@ -80,7 +79,7 @@ class Moments(NamedTuple):
 
 
 class _Arrival:
-    """Decodes an answer and records when it came and how large it was."""
+    """A decoder that records the arrival time and the size of an answer."""
 
     def __init__(self, decode: Callable[[Buffer], Any]):
         self._decode = decode
@@ -97,8 +96,8 @@ class Stopwatch:
     """A timer of an environment's steps.
 
     Args:
-      env: the environment, whose connection nothing else uses.
-      actions: taken in a loop, across the ends of episodes.
+      env: the environment, whose connection nothing else may use.
+      actions: the actions, repeated in a loop across the ends of episodes.
     """
 
     def __init__(self, env: DmEnvAdaptor, actions: Sequence[Any]):
@@ -132,11 +131,11 @@ class Stopwatch:
         )
 
     def round_trip(self) -> float:
-        """Send a request that the server does not know; return the seconds until the answer.
+        """Send a request unknown to the server; return the seconds until the answer.
 
         Raises:
-          ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer
-            it as the protocol says.
+          ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer as
+            the protocol demands.
         """
         request = encode_request(any_pb2.Any(type_url=_UNKNOWN))
         arrival = _Arrival(request.decode)
@@ -153,7 +152,7 @@ class Stopwatch:
         """Take steps for some time, with several of them pending; return steps/s.
 
         Args:
-          depth: the most steps that are pending at once; see `DmEnvAdaptor.rollout`.
+          depth: the maximum number of pending steps; see `DmEnvAdaptor.rollout`.
           seconds: the duration; at least `depth` steps are taken.
         """
         begin = time.perf_counter()
@@ -177,17 +176,17 @@ def percentiles_us(seconds: Sequence[float], percents: Sequence[float]) -> dict[
 class Episodes:
     """A runner of episodes; in a batched world, in all rows at once.
 
-    Rows run the same number, plus or minus one: rows that end first would add more short
-    episodes. A world that is no batch has one row.
+    All rows run the same number of episodes, plus or minus one: otherwise short episodes, which end
+    first, would be overrepresented. A world that is not a batch has one row.
 
     Args:
       env: the world.
-      num_envs: the number of its rows; None if it is no batch.
-      act: the policy; its actions are those of all rows.
-      count: the number of episodes of all rows.
+      num_envs: the number of its rows; None if it is not a batch.
+      act: the policy, which returns the actions of all rows.
+      count: the total number of episodes.
       max_steps: the number of steps after which an episode is cut off.
-      watch: finds out what a step waits for.
-      step: takes a step, and the time.
+      watch: reports what a step waits for.
+      step: takes and times a step.
     """
 
     def __init__(
@@ -256,7 +255,7 @@ class Episodes:
             try:
                 return self._reset(ended)
             except DmEnvRpcError:
-                # A vector environment that begins them itself.
+                # The vector environment begins them itself.
                 self._takes_mask = False
         if self._is_batch and not is_cut.any():
             return last
@@ -270,7 +269,7 @@ class Episodes:
         return timestep
 
     def _check(self, timestep: dm_env.TimeStep) -> None:
-        """Raise EnvironmentsFailedError if rows have raised something."""
+        """Raise EnvironmentsFailedError if a row reports an error."""
         if not self._is_batch:
             return
         errors = timestep.observation.get(batches.ROW_ERRORS, "")

@@ -28,7 +28,7 @@ _MAX_ROWS = 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Run(options.Group):
-    """The runs.
+    """The episodes to run.
 
     Attributes:
       episodes: Number of episodes.
@@ -94,7 +94,7 @@ def _summarize(
 
     from dm_env_rpc_client.cli.stepping.episodes import percentiles_us
 
-    # The return and the length of an episode that was cut off are not known.
+    # An episode that was cut off has no known return or length.
     finished = [episode for episode in episodes if episode["ended"] != CUT_OFF]
     returns = [episode["return"] for episode in finished]
     lengths = [episode["length"] for episode in finished]

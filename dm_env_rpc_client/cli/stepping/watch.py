@@ -1,4 +1,4 @@
-"""The missing players of a waiting step, if the world waits for others."""
+"""The missing players of a pending step, if the world waits for others."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ CUT_OFF = "cut off"
 """The end of an episode that exceeded the step limit."""
 
 _PATIENCE_SECONDS = 1.0
-"""Time, in seconds, of a pending step after which the server is asked for the reason."""
+"""Time, in seconds, after which the server is asked why a step is pending."""
 
 _BETWEEN_SECONDS = 0.3
 _CONNECT_SECONDS = 2.0
 
 
 class Watch:
-    """A query, over its own connection, for the missing players of a waiting step.
+    """A thread that asks for the missing players of a pending step, over its own connection.
 
-    Servers other than this package's do not know; then nothing is shown.
+    It shows nothing for servers other than this package's, which do not have this information.
 
     Args:
-      env: the environment that is stepped.
-      tell: called in another thread with what a step waits for, each time that it changes.
+      env: the stepped environment.
+      tell: called in the thread with `env` and what a step waits for, after each change.
 
     Attributes:
-      waiting_for: what the step waits for; "" if that is not known.
+      waiting_for: what the step waits for; "" if unknown.
     """
 
     def __init__(self, env: DmEnvAdaptor, tell: Callable[[DmEnvAdaptor, str], None] | None = None):
@@ -56,7 +56,7 @@ class Watch:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Watch a step, or a reset, that is taken in the context."""
+        """Watch a step or a reset within the context."""
         self._since = time.monotonic()
         try:
             yield
@@ -82,7 +82,7 @@ class Watch:
                 opened.append(stack.enter_context(reopen(_CONNECT_SECONDS)))
             text = self._ask(opened[0])
         except Exception:
-            self._ended.set()  # The server does not know, or takes no more connections.
+            self._ended.set()  # The server lacks the information, or accepts no more connections.
             return
         if self._since is since and text != self.waiting_for:
             self.waiting_for = text
@@ -98,11 +98,11 @@ class Watch:
 
 
 def on_stderr(env: DmEnvAdaptor, text: str) -> None:
-    """Describe what a step waits for, and how others join.
+    """Print what a step waits for, and how others join.
 
     Args:
-      env: the environment that is stepped.
-      text: what it waits for.
+      env: the stepped environment.
+      text: what the step waits for.
     """
     command = f"dm-env-rpc run {env.connection.address} --world {env.world_name!r}"
     console.print(one_line(f"waiting: {text}; others join with: {command}"), markup=False)

@@ -1,11 +1,11 @@
 """Actions: the server accepts those conforming to the specs and refuses all others.
 
-If the valid actions depend on the state of the environment, as moves in chess do, they need a
-MODULE:FUNCTION policy. The checks that send any value within the specs are skipped then.
+If the valid actions depend on the state of the environment, like moves in chess, they need a
+MODULE:FUNCTION policy. The checks that send arbitrary values within the specs are skipped then.
 
-That a valid action is taken is an error if it does not hold, because a client that follows the
-specs cannot act. That an invalid one is refused is a warning: such a client sends none, and the
-documents leave the validity of requests to it ("Streaming"; on ranges "Ranges").
+A refused valid action is an error, because a client that follows the specs cannot act. An accepted
+invalid action is a warning: such a client sends none, and the documents leave the validity of
+requests to the client ("Streaming"; on ranges "Ranges").
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dm_env_rpc_client.tensors.spec_manager import TensorField
 _of_steps = functools.partial(reference, "StepRequest/Response")
 
 _MAX_ELEMENTS = 16
-"""The number of elements of one action that are tried one by one."""
+"""Maximum number of elements of one action that are tried individually."""
 
 Tensor = dm_env_rpc_pb2.Tensor
 
 _Cases: TypeAlias = Iterator[tuple[Tensor, str]]
-"""Values of an action, each with why it is valid, or is not."""
+"""Values of an action, each with the reason why it is valid or invalid."""
 
 
 def _joined(trial: Trial) -> ProbeAgent:
@@ -68,17 +68,17 @@ def _sent(
     explained_by: tuple[Check, ...] = (),
     needs_any_value: bool = False,
 ) -> Callable[[Callable[[TensorField, ProbeAgent], _Cases]], Check]:
-    """Build a check from a function that yields values of an action, sent beside valid ones.
+    """Build a check from a function that yields values of an action, sent along with valid ones.
 
     Args:
       send: `_take` or `_refuse`.
-      needs: as for `Check`, like `leniency`.
-      heading: of the clause.
-      clause: of the protocol overview.
-      lacking: what the environment lacks if there is no such action; "" if that says nothing.
-      leniency: see above.
+      needs: as for `Check`.
+      heading: the heading of the clause.
+      clause: the clause of the protocol overview.
+      lacking: the reason for a skip if nothing was sent; "" for a pass.
+      leniency: as for `Check`.
       explained_by: as for `Check`.
-      needs_any_value: whether all values within the specs have to be valid.
+      needs_any_value: whether all values within the specs must be valid.
     """
 
     def decorate(cases: Callable[[TensorField, ProbeAgent], _Cases]) -> Check:
@@ -114,7 +114,7 @@ _refused = functools.partial(
 
 
 def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
-    """The shape with some length in place of a variable one."""
+    """Return the shape with `length` in place of a variable dimension."""
     return tuple(length if size < 0 else size for size in field.shape)
 
 
@@ -127,7 +127,7 @@ def _packed(field: TensorField, value: Any) -> Tensor:
 def _pick(field: TensorField) -> Any:
     """Return a scalar that is valid for every element; None if there is none.
 
-    There is none for messages, because the suite does not know the environment's types.
+    Messages have none, because the suite does not know the environment's types.
     """
     if field.codec.data_type == dm_env_rpc_pb2.PROTO:
         return None
@@ -145,7 +145,7 @@ def _pick(field: TensorField) -> Any:
 
 
 def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
-    """Return a tensor whose elements are all valid; None if there is no such element."""
+    """Return a tensor of valid elements; None if there are none."""
     element = _pick(field)
     return None if element is None else _packed(field, np.full(shape, element, field.codec.dtype))
 
@@ -154,7 +154,7 @@ def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
     "Actions are optional: a step may have only some of them.", needs=(a_world_can_be_joined,)
 )
 def each_action_can_be_sent_alone(trial: Trial) -> None:
-    """Send one at a time; an environment that needs all of them may refuse.
+    """Send the actions one at a time; an environment that needs all of them may refuse.
 
     An error: a client that acts with some actions gets no answer, or a wrong one.
     """
@@ -178,7 +178,7 @@ def a_step_may_be_empty(trial: Trial) -> None:
 def actions_of_another_type_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send elements of another type, for each action.
 
-    A warning: only a client that makes a mistake sends it; see above.
+    A warning: only a faulty client sends it; see above.
     """
     shape = _shape(field)
     for other in ("doubles", "floats", "int64s", "strings"):
@@ -200,7 +200,7 @@ def _as(payload: str, element: Any) -> Any:
 def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send a shape without elements of any type.
 
-    A warning: only a client that makes a mistake sends it; see above.
+    A warning: only a faulty client sends it; see above.
     """
     yield Tensor(shape=_shape(field)), "has no payload"
 
@@ -209,7 +209,7 @@ def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -
 def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send one dimension too many, and other lengths, for each action.
 
-    A warning: only a client that makes a mistake sends it; see above.
+    A warning: only a faulty client sends it; see above.
     """
     shape = _shape(field)
     wrong = [(*shape, 1), (*shape, 2)]
@@ -228,7 +228,7 @@ def actions_that_do_not_fill_their_shape_are_refused(
 ) -> _Cases:
     """Send one element too many for each action.
 
-    A warning: only a client that makes a mistake sends it; see above.
+    A warning: only a faulty client sends it; see above.
     """
     count = int(np.prod(_shape(field))) + 1
     tensor = _filled(field, (max(count, 2),))
@@ -240,8 +240,8 @@ def actions_that_do_not_fill_their_shape_are_refused(
 def _edges(field: TensorField, beyond: bool) -> _Cases:
     """Yield values at a bound, or with one element beyond it, and why they (do not) conform.
 
-    If each element has its own bounds, the other elements are at theirs. A server that does not
-    read them in row-major order would find such a value out of bounds.
+    With bounds per element, the other elements are at their own bounds, so a server that does not
+    read them in row-major order finds the value out of bounds.
     """
     shape = _shape(field)
     minimum, maximum = field.bounds
@@ -279,14 +279,14 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
 
 @_refused(
     "Ranges",
-    "A server should refuse what is out of range.",
+    "A server should refuse values that are out of range.",
     "no action has bounds that can be exceeded",
     leniency="the protocol does not enforce ranges: a server should refuse, but need not",
 )
 def actions_out_of_range_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Put each element in turn below its minimum and above its maximum.
 
-    A warning: only a client that makes a mistake sends it; see above.
+    A warning: only a faulty client sends it; see above.
     """
     return _edges(field, beyond=True)
 
@@ -316,20 +316,20 @@ def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cas
         tensor = agent.valid_actions().get(field.uid)
         if tensor is not None and 0 not in _shape(field):
             tensor.shape[axis] = -1
-            yield tensor, f"has its length along axis {axis} left open"
+            yield tensor, f"has no given length along axis {axis}"
 
 
 @_refused("Variable lengths", "At most one length may be negative.", "no action has two dimensions")
 def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send two dimensions of each action as -1.
 
-    A warning: only a client that makes a mistake sends it; see above.
+    A warning: only a faulty client sends it; see above.
     """
     if len(field.shape) >= 2:
         agent.run()
         tensor = agent.valid_actions().get(field.uid, Tensor(shape=_shape(field)))
         tensor.shape[:2] = [-1, -1]
-        yield tensor, "has two lengths left open"
+        yield tensor, "has two lengths that are not given"
 
 
 @_taken(
@@ -367,7 +367,7 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     tensor = _filled(field, (1,))
     if tensor is not None and shape and np.prod(shape) > 1:
         tensor.shape[:] = shape
-        yield tensor, "is one element for all of them"
+        yield tensor, "is one element that stands for all"
 
 
 @_refused(
@@ -378,9 +378,9 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
 def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send one dimension too many, for each action of messages.
 
-    A warning: only a client that makes a mistake sends it; see above.
+    A warning: only a faulty client sends it; see above.
     """
     if field.codec.data_type == dm_env_rpc_pb2.PROTO:
         tensor = Tensor(shape=(*_shape(field), 2))
         tensor.protos.array.extend([any_pb2.Any()] * int(np.prod(tensor.shape)))
-        yield tensor, "has a dimension too many"
+        yield tensor, "has one dimension too many"

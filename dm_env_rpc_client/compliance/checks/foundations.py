@@ -1,6 +1,6 @@
-"""The foundations of the other checks: they run first, and their findings are reported once.
+"""The foundations of the other checks, which run first and whose findings are reported once.
 
-A check that needs one of these is skipped if that one finds something.
+A finding here skips the checks that need the failed one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def the_server_can_be_checked(trial: Trial) -> None:
 def a_world_can_be_joined(trial: Trial) -> None:
     """Join and step.
 
-    An error: no client can do without it.
+    An error: every client depends on it.
     """
     trial.join().step(
         {},
@@ -74,7 +74,7 @@ _Invalid: TypeAlias = dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldReque
 
 
 def _invalid_requests(trial: Trial) -> Iterator[tuple[Probe, _Invalid, str]]:
-    """Yield connections, each with a request that should be refused, and why."""
+    """Yield a connection, a request that should be refused on it, and the expected answer."""
     yield trial.connect(), dm_env_rpc_pb2.StepRequest(), "an error, because no world is joined"
     join = dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name)
     yield trial.connect(), join, "an error, because there is no such world"
@@ -88,9 +88,9 @@ def _is_error(answer: object) -> bool:
 
 
 @_of_errors(
-    "A request that fails is answered with an error.",
+    "A failed request is answered with an error.",
     needs=(a_world_can_be_joined,),
-    otherwise="a request that fails is not answered with an error",
+    otherwise="failed requests are not answered with an error",
 )
 def a_failed_request_is_answered(trial: Trial) -> None:
     """Send requests that should fail, until one does.
@@ -114,14 +114,14 @@ def a_failed_request_is_answered(trial: Trial) -> None:
 def the_first_step_ignores_its_actions(trial: Trial) -> None:
     """Begin a sequence with an unknown action.
 
-    A warning: only a client that makes a mistake sends one. Valid actions have another check.
+    A warning: only a faulty client sends one. Another check covers valid actions.
     """
     agent = trial.join()
     agent.step(agent.nonsense(), expected="a first step whose actions are ignored")
 
 
 @_of_specs(
-    "The specs are a complete list of what can be requested.",
+    "The specs are a complete list of the observations that can be requested.",
     leniency=_UNKNOWN_IS_A_MISTAKE,
     needs=(a_failed_request_is_answered,),
     otherwise="unknown observations are not refused",
@@ -148,7 +148,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
     tells="refuses_unknown_actions",
 )
 def unknown_actions_are_refused(trial: Trial) -> None:
-    """Send an unknown UID in a sequence, alone and beside valid ones.
+    """Send an unknown UID in a sequence, alone and together with valid ones.
 
     A warning: the documents leave the validity of requests to the client ("Streaming").
     """
@@ -157,20 +157,20 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     trial.recover(agent)
     agent.run()
     actions = {**agent.valid_actions(), **agent.nonsense()}
-    agent.refuse_step("an error, because one action is unknown, beside valid ones", actions)
+    agent.refuse_step("an error, because one of the actions is unknown", actions)
 
 
 @_of_errors(
-    "After an error that is not fatal the client can go on.",
-    leniency="a server may close the stream after an error that it takes for a fatal one",
+    "After an error that is not fatal, the client can continue.",
+    leniency="a server may close the stream after an error that it considers fatal",
     needs=(a_failed_request_is_answered,),
     otherwise="errors end the stream",
     tells="survives_errors",
 )
 def the_stream_survives_errors(trial: Trial) -> None:
-    """Cause errors before a join and after one, each on a connection of its own.
+    """Cause errors before a join and after one, each on its own connection.
 
-    A warning: the server decides which errors are fatal, and may close the stream after those.
+    A warning: the server decides which errors are fatal, and may then close the stream.
     """
     refused = 0
     for probe, request, expected in _invalid_requests(trial):
@@ -230,7 +230,7 @@ def a_reset_world_is_taken(trial: Trial) -> None:
 def one_answer_for_each_request(trial: Trial) -> None:
     """Send valid and invalid requests, and check that nothing follows their answers.
 
-    An error: answers have no number, so one more answer is taken for that to the next request.
+    An error: answers have no number, so the client assigns a surplus answer to the next request.
     """
     agent = trial.join()
     probe = agent.probe
@@ -251,7 +251,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
 
 
 @_of_errors(
-    "A request that fails can be taken for a no-op, so that the client can retry.",
+    "A failed request can be treated as a no-op, so that the client can retry.",
     leniency="a server can treat a failed request as a no-op, but need not",
     needs=(
         the_stream_survives_errors,
@@ -259,14 +259,14 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
         unknown_observations_are_refused,
         unknown_actions_are_refused,
     ),
-    otherwise="errors are no no-ops",
+    otherwise="errors are not no-ops",
     tells="errors_are_no_ops",
 )
 def an_error_changes_no_state(trial: Trial) -> None:
-    """Fail in each state; the state shows in whether actions are ignored afterwards.
+    """Cause an error in each state; whether actions are ignored afterwards reveals the state.
 
-    A warning: the documents allow it for errors that the client can recover from, and demand
-    nothing.
+    A warning: for errors that the client can recover from, the documents allow no-ops without
+    demanding them.
     """
     agent = trial.join()
     unknown = [unknown_uid(agent.specs.observations)]
@@ -291,7 +291,7 @@ def an_error_changes_no_state(trial: Trial) -> None:
 def a_request_without_payload_is_refused(trial: Trial) -> None:
     """Send an empty envelope.
 
-    A warning: only a client that makes a mistake sends one.
+    A warning: only a faulty client sends one.
     """
     probe = trial.connect()
     probe.send(None)

@@ -44,11 +44,11 @@ def _check_each(
                 raise _violation(expected, f"{kind} {describe(spec)}")
 
 
-@_of_specs("The names of the actions are unique, and those of the observations.")
+@_of_specs("Action names are unique, and so are observation names.")
 def names_are_unique(trial: Trial) -> None:
     """Look for a name that occurs twice.
 
-    An error: a client takes the name for the key, and loses one of the two.
+    An error: a client uses the name as the key, and loses one of the two.
     """
     for kind, group in _by_kind(trial):
         names = [spec.name for spec in group]
@@ -135,7 +135,7 @@ def the_specs_can_be_used(trial: Trial) -> None:
 _of_steps = functools.partial(reference, "StepRequest/Response")
 
 _STEPS = 12
-"""The number of steps whose observations are checked."""
+"""Number of steps with checked observations."""
 
 
 def _joined(trial: Trial) -> ProbeAgent:
@@ -150,7 +150,7 @@ def _joined(trial: Trial) -> ProbeAgent:
 def nothing_is_returned_unless_requested(trial: Trial) -> None:
     """Request nothing, in a first step and in later ones.
 
-    An error: a client pays for what it did not ask for, or takes it for a broken answer.
+    An error: a client receives data it did not request, or takes the answer for a broken one.
     """
     agent = trial.join()
     for _ in range(3):
@@ -158,7 +158,7 @@ def nothing_is_returned_unless_requested(trial: Trial) -> None:
 
 
 @_of_steps(
-    "The observations that are requested are returned.",
+    "The requested observations are returned.",
     needs=(a_world_can_be_joined,),
     otherwise="requested observations are not returned",
 )
@@ -179,7 +179,7 @@ def what_is_requested_is_returned(trial: Trial) -> None:
     needs=(nothing_is_returned_unless_requested, what_is_requested_is_returned),
 )
 def each_observation_can_be_requested_alone(trial: Trial) -> None:
-    """Request one at a time, then all but one at a time.
+    """Request each observation alone, then all but one at a time.
 
     An error: a client lacks an observation, or gets one too many.
     """
@@ -197,7 +197,7 @@ def each_observation_can_be_requested_alone(trial: Trial) -> None:
     needs=(what_is_requested_is_returned,),
 )
 def duplicate_requests_are_redundant(trial: Trial) -> None:
-    """Request everything twice over.
+    """Request each observation twice.
 
     A warning: the documents do not mention the case.
     """
@@ -207,7 +207,7 @@ def duplicate_requests_are_redundant(trial: Trial) -> None:
 
 
 def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rpc_pb2.Tensor]]:
-    """Yield every observation of some steps, with a reset between them."""
+    """Yield every observation of several steps, with a reset between two of them."""
     agent = _joined(trial)
     for number in range(_STEPS):
         if number == _STEPS - 2:
@@ -246,7 +246,7 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
 def observations_are_within_their_bounds(trial: Trial) -> None:
     """Compare every element with the common bounds or with its own.
 
-    An error: a client that validates refuses the observation, and others compute with it.
+    An error: a validating client rejects the observation, and others compute with it.
     """
     for agent, field, tensor in _observed(trial):
         minimum, maximum = field.bounds
@@ -268,11 +268,11 @@ def _floats(
 ) -> Iterator[tuple[ProbeAgent, TensorField, np.ndarray, bool]]:
     """Yield floating point observations without bounds, to the end of a sequence and beyond.
 
-    Those with bounds have a check of their own, which finds NaN too.
+    Another check covers bounded observations and finds NaN in them, too.
 
     Args:
       trial: the check.
-      lacking: what the environment lacks if there are none.
+      lacking: the reason for a skip if there are none.
       is_meant: whether the check is about an observation.
 
     Yields:
@@ -323,7 +323,7 @@ def _check_is_number(agent: ProbeAgent, field: TensorField, value: np.ndarray) -
 def rewards_and_discounts_are_numbers(trial: Trial) -> None:
     """Look for NaN after the first step of a sequence, which has no reward.
 
-    An error: the return of the client's agent is NaN from there on. Infinity is a number.
+    An error: from then on, the return of the client's agent is NaN. Infinity is a number.
     """
     for agent, field, value, is_first in _floats(
         trial, "no reward and no discount is a floating point number without bounds", _is_reward
@@ -334,15 +334,15 @@ def rewards_and_discounts_are_numbers(trial: Trial) -> None:
 
 @overview(
     "Ranges",
-    "Elements are numbers, which a range can hold.",
+    "Elements are numbers, which a range can contain.",
     leniency="no document mentions NaN, and in some environments it stands for a missing value",
     needs=(what_is_requested_is_returned,),
 )
 def observations_without_bounds_are_numbers(trial: Trial) -> None:
     """Look for NaN; where there is no bound, infinity is in range.
 
-    A warning: a spec cannot say that there may be NaN, so a client does not expect it, but one that
-    leaves out the element does not notice.
+    A warning: a spec cannot announce NaN, so clients do not expect it; but a client that leaves out
+    the element does not notice.
     """
     for agent, field, value, _ in _floats(
         trial,

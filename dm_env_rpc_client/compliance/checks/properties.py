@@ -23,7 +23,7 @@ _of_properties = functools.partial(reference, "Read/Write/List Property")
 
 _UNKNOWN = "no.such.property"
 _MAX_PROPERTIES = 200
-"""The number of properties of a tree that are checked."""
+"""Maximum number of checked properties in a tree."""
 
 _FOLLOWS_ATTRIBUTES = "a client that follows the attributes of a property does not try it"
 
@@ -46,7 +46,7 @@ class _Properties(abc.ABC):
     Args:
       trial: the check.
       probe: the connection.
-      world_name: the world that it has joined; None if it has joined none.
+      world_name: the world that it has joined, or None.
     """
 
     def __init__(self, trial: Trial, probe: Probe, world_name: str | None):
@@ -60,11 +60,11 @@ class _Properties(abc.ABC):
 
         Args:
           verb: "list", "read" or "write".
-          key: of the property.
-          value: what to write.
+          key: the property.
+          value: the value to write.
 
         Returns:
-          The properties directly below it, its value or None; or the error Status.
+          The properties directly below `key`, its value, or None; or the error Status.
         """
 
     def walk(self) -> Iterator[_Property]:
@@ -95,7 +95,7 @@ class _Properties(abc.ABC):
 
 
 class _OfExtension(_Properties):
-    """Each request is packed into an extension, and so is the answer."""
+    """The dialect of the extension, which packs each request and each answer."""
 
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
         field = f"{verb}_property"
@@ -119,7 +119,7 @@ class _OfExtension(_Properties):
 
 
 class _OfLine10(_Properties):
-    """Requests of the core protocol, which take several keys."""
+    """The dialect of the 1.0 line: core requests, which take several keys."""
 
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
         name = f"{verb.capitalize()}Property"
@@ -139,10 +139,10 @@ class _OfLine10(_Properties):
 
 
 def _offered(trial: Trial) -> list[_Properties]:
-    """Return the dialects in which the server lists properties, before a join or else after it."""
+    """Return the dialects in which the server lists properties, before a join or else after one."""
     dialects: list[type[_Properties]] = [_OfExtension]
     if trial.facts.refuses_empty_requests:
-        # To servers of other lines a request of the 1.0 line has no payload.
+        # Servers of other lines see a 1.0 request as one without a payload.
         dialects.append(_OfLine10)
     offered: list[_Properties] = []
     refusal = ""
@@ -197,9 +197,9 @@ def properties_can_be_listed(trial: Trial) -> None:
     otherwise="readable properties cannot be read",
 )
 def readable_properties_can_be_read(trial: Trial) -> None:
-    """Read each one.
+    """Read each readable property.
 
-    An error: a client cannot read, or cannot unpack what it has read.
+    An error: a client cannot read the property, or cannot unpack its value.
     """
     for properties, found in _walked(trial):
         if not found.is_readable:
@@ -216,12 +216,12 @@ def readable_properties_can_be_read(trial: Trial) -> None:
 
 
 @_of_properties(
-    "A property that is not readable has no value to read.",
+    "A property that is not readable cannot be read.",
     leniency=_FOLLOWS_ATTRIBUTES,
     needs=(properties_can_be_listed,),
 )
 def unreadable_properties_are_refused(trial: Trial) -> None:
-    """Read each one.
+    """Read each unreadable property.
 
     A warning: only a client that ignores the attributes reads it.
     """
@@ -234,12 +234,13 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
 
 
 @_of_properties(
-    "What can be read and written takes its own value.", needs=(readable_properties_can_be_read,)
+    "A readable and writable property accepts its own value.",
+    needs=(readable_properties_can_be_read,),
 )
 def writable_properties_can_be_written(trial: Trial) -> None:
-    """Write to each one the value that was read.
+    """Write the value of each writable property back to it.
 
-    An error: a client cannot write.
+    An error: a client cannot write the property.
     """
     for properties, found, value in _own_values(trial):
         refusal = properties.ask("write", found.key, value) if found.is_writable else None
@@ -255,7 +256,7 @@ def writable_properties_can_be_written(trial: Trial) -> None:
     needs=(readable_properties_can_be_read,),
 )
 def unwritable_properties_are_refused(trial: Trial) -> None:
-    """Write to each one the value that was read.
+    """Write the value of each read-only property back to it.
 
     A warning: only a client that ignores the attributes writes to it.
     """
@@ -267,8 +268,8 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
 
 
 @_of_properties(
-    "A property that does not exist is refused.",
-    leniency="a client finds out by a list which properties there are",
+    "Requests for unknown properties are refused.",
+    leniency="a client lists the properties to find out which ones exist",
     needs=(properties_can_be_listed,),
 )
 def unknown_properties_are_refused(trial: Trial) -> None:

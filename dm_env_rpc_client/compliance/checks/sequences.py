@@ -1,4 +1,4 @@
-"""Sequences: how they begin, continue and end, also by a Reset and by a ResetWorld."""
+"""Sequences: how they begin, continue and end, including by Reset and ResetWorld."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _of_steps = functools.partial(reference, "StepRequest/Response")
 _RESET = "ResetRequest/Response"
 _of_resets = functools.partial(reference, _RESET, needs=(a_world_can_be_joined, a_reset_is_taken))
 _WINDOW = 8
-"""The number of steps that are pending at once."""
+"""Number of steps pending at once."""
 
 
 @_of_steps(
@@ -44,7 +44,7 @@ _WINDOW = 8
 def a_first_step_may_have_actions(trial: Trial) -> None:
     """Begin a sequence with valid actions.
 
-    An error: a client that sends steps ahead does not know which of them is a first step.
+    An error: a client that sends steps ahead does not know which one is a first step.
     """
     agent = trial.join()
     if trial.options.load_policy() is not None:
@@ -52,7 +52,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
     agent.step(agent.valid_actions(), expected="a first step whose actions are ignored")
 
 
-@_of_states("Each state leads to some states only.", needs=(a_world_can_be_joined,))
+@_of_states("Each state can be followed only by certain states.", needs=(a_world_can_be_joined,))
 def states_follow_each_other(trial: Trial) -> None:
     """Step to the end of a sequence and into the next.
 
@@ -75,7 +75,7 @@ def _endless(trial: Trial) -> str:
 def the_last_step_returns_observations(trial: Trial) -> None:
     """Request everything in each step until the end.
 
-    An error: a client lacks the observations of the end.
+    An error: a client lacks the final observations.
     """
     agent = trial.run()
     for _ in range(trial.options.max_steps):
@@ -114,7 +114,7 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
 def a_reset_ends_the_sequence(trial: Trial) -> None:
     """Reset in the middle of a sequence.
 
-    An error: the agent continues a sequence that it takes for ended.
+    An error: the agent continues a sequence that it considers ended.
     """
     agent = trial.run()
     agent.reset()
@@ -164,7 +164,7 @@ def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
     """Reset in a sequence and between two; the sent specs must be valid for the next steps.
 
-    An error: a client takes the specs of the answer for those that hold now.
+    An error: a client uses the specs of the answer from then on.
     """
     agent = trial.join()
     joined = agent.specs
@@ -204,9 +204,9 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     agent.check_is_running("a sequence has begun")
 
 
-@_of_resets("Settings of a Reset are those for the agent's next sequence.")
+@_of_resets("The settings of a Reset are for the agent's next sequence.")
 def reset_settings_are_taken(trial: Trial) -> None:
-    """Reset with them in a sequence and between two, and step with the new specs.
+    """Reset with the settings in a sequence and between two, and step with the new specs.
 
     An error: the options promise that they are accepted.
     """
@@ -223,7 +223,7 @@ def reset_settings_are_taken(trial: Trial) -> None:
 
 @reference(_RESET, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_reset_settings_are_refused(trial: Trial) -> None:
-    """Send each one; the sequence continues, if errors are no-ops.
+    """Send each invalid setting; the sequence continues if errors are no-ops.
 
     An error: the options promise it.
     """
@@ -240,7 +240,7 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
 
 @_of_states("A joined agent has one of three states after a step.", needs=(a_world_can_be_joined,))
 def states_are_those_of_the_protocol(trial: Trial) -> None:
-    """Check the number of the state in each of some steps.
+    """Check the state number of several steps.
 
     An error: a client does not know whether its sequence continues.
     """
@@ -260,12 +260,12 @@ _TOLD_WITHIN = 5
 
 
 @_of_world_resets(
-    "The name says which world to reset.",
+    "The name selects the world to reset.",
     leniency="no world is affected, and a client that knows its world names it",
     needs=(a_failed_request_is_answered,),
 )
 def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
-    """Name one that does not exist.
+    """Reset a nonexistent world.
 
     A warning: nothing is reset, and the documents do not mention the case.
     """
@@ -274,11 +274,11 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
 
 
 @_of_world_resets(
-    "A ResetWorld need not come from a connection that is joined.",
+    "A ResetWorld need not come from a joined connection.",
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
-    """Reset before an agent has joined; then one joins and begins as usual.
+    """Reset before an agent has joined; then an agent joins and begins as usual.
 
     An error: a client that manages worlds cannot reset them.
     """
@@ -312,7 +312,7 @@ def an_agent_resets_its_world(trial: Trial) -> None:
 
 
 def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
-    """Step until the sequence ends, which must be soon, and return the INTERRUPTED step."""
+    """Step until the sequence ends, within `_TOLD_WITHIN` steps; return the INTERRUPTED step."""
     for _ in range(_TOLD_WITHIN):
         response = agent.step(requested=agent.specs.observations)
         if agent.state is not State.RUNNING:
@@ -325,19 +325,21 @@ def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
 
 
 def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
-    """Check that the agent has an INTERRUPTED step before the caller has its answer."""
+    """Check that the agent gets an INTERRUPTED step before the caller gets its answer."""
     if caller.has_answer(trial.options.quiet_seconds):
         answer = caller.accepted("reset_world", "a ResetWorldResponse")
         raise caller.violation(
             "no ResetWorldResponse until the joined agent has had an INTERRUPTED step", answer
         )
     agent.check_observations(_interrupted(agent), agent.specs.observations)
-    caller.accepted("reset_world", "a ResetWorldResponse, because all agents have been told")
+    caller.accepted(
+        "reset_world", "a ResetWorldResponse, because all agents have had their INTERRUPTED step"
+    )
     agent.begin("a first step after the world was reset, whose actions are ignored")
 
 
 @_of_world_resets(
-    "The caller waits until every other agent had an INTERRUPTED step.",
+    "The caller waits until every other agent has had an INTERRUPTED step.",
     needs=(
         what_is_requested_is_returned,
         a_reset_world_is_taken,
@@ -358,7 +360,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
 
 
 @_of_world_resets(
-    "A ResetWorld affects all agents of the world, the caller otherwise.",
+    "A ResetWorld affects all agents of the world, the caller in another way.",
     needs=(a_reset_world_is_taken,),
     explained_by=(
         an_agent_resets_its_world,
@@ -368,7 +370,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
-    """Reset from one agent: the other learns of it by a step, and both begin a new sequence.
+    """Reset from one agent: the other learns of it from a step, and both begin a new sequence.
 
     An error: the agent does not learn that its sequence has ended, or the caller is answered early.
     """
@@ -377,6 +379,8 @@ def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     step_together((agent, other), "a first step for each agent")
     agent.probe.send(trial.reset_world_request(agent.world_name))
     _interrupted(other)
-    agent.probe.accepted("reset_world", "a ResetWorldResponse, because the other has been told")
+    agent.probe.accepted(
+        "reset_world", "a ResetWorldResponse, because the other had its INTERRUPTED step"
+    )
     agent.was_reset()
     step_together((agent, other), "a first step for each agent, at once")

@@ -30,19 +30,19 @@ _of_protocol = functools.partial(overview, "Protocol overview")
 _of_streaming = functools.partial(overview, "Streaming")
 
 _DEPTH = 16
-"""The number of requests that are pending at once."""
+"""Number of requests pending at once."""
 
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
 
 @_of_streaming(
-    "Requests sent without waiting are answered in their order.",
+    "Requests sent without waiting are answered in order.",
     needs=(nothing_is_returned_unless_requested, the_last_step_returns_observations),
 )
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
     """Request different observations in each of many steps and compare the answers.
 
-    An error: a client takes an answer for that to another request.
+    An error: a client assigns an answer to the wrong request.
     """
     agent = trial.run()
     uids = sorted(agent.specs.observations)
@@ -67,7 +67,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
     explained_by=(an_error_changes_no_state,),
 )
 def answers_are_of_the_requests_kind(trial: Trial) -> None:
-    """Send one request of each kind without waiting; each may be refused or not.
+    """Send one request of each kind without waiting; each may be refused.
 
     An error: a client cannot read the answer.
     """
@@ -89,7 +89,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
 
 
 @_of_streaming(
-    "Requests sent without waiting are processed in their order.",
+    "Requests sent without waiting are processed in order.",
     needs=(
         an_error_changes_no_state,
         step_and_reset_need_a_join,
@@ -97,7 +97,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
     ),
 )
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
-    """Leave and join again without waiting: a step in between is refused, others are not.
+    """Leave and join again without waiting: the step in between is refused, the others are not.
 
     An error: requests take effect at other times than the client expects.
     """
@@ -121,7 +121,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Send steps, every second of which requests an unknown observation.
+    """Send steps; every second one requests an unknown observation.
 
     An error: a client loses valid requests.
     """
@@ -138,15 +138,15 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
 
 @overview(
     "Errors",
-    "An error says what is wrong.",
+    "An error describes what is wrong.",
     leniency="the server decides which codes and messages it sends",
     needs=(a_failed_request_is_answered,),
 )
 def errors_have_a_code_and_a_message(trial: Trial) -> None:
     """Check the Status of requests that should fail.
 
-    A warning: codes and messages are the server's choice. A client cannot say what is wrong, but
-    does not take the error for something else.
+    A warning: codes and messages are the server's choice. A client cannot report the cause, but
+    still recognizes the error.
     """
     probe = trial.connect()
     for request in (
@@ -167,7 +167,7 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
 def an_unknown_extension_is_answered(trial: Trial) -> None:
     """Send a message of an unknown type.
 
-    An error: a client asks in this way whether the server has an extension.
+    An error: this request is how a client finds out whether the server has an extension.
     """
     probe = trial.connect()
     request = any_pb2.Any(type_url="type.googleapis.com/compliance.Unknown", value=b"\x08\x01")

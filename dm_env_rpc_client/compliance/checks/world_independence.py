@@ -1,16 +1,16 @@
 """Worlds: events in one world do not affect another.
 
-A server that is asked the same may answer something else each time: an environment can be random,
-or run in real time. So runs of one world are compared; in some of them another agent steps in a
-world of its own. A finding is a state or an observation that is the same in each run of the world
-alone, and another one in each run beside the other agent.
+A server may answer the same requests differently each time: an environment can be random or run in
+real time. The check therefore compares runs of one world; in some of them another agent steps in
+its own world. A finding is a state or an observation that is the same in each run of the world
+alone, but different in each run beside the other agent.
 
-- Random values differ among the runs of the world alone, too. That `_ROUNDS` runs of each kind, in
-  a mixed order, differ by their kind, has a probability below 4 ** -_ROUNDS for each value.
-- Values that follow a clock differ among the runs of the world alone, too: its agent pauses there
-  for a shorter or a longer time than the steps of the other agent took.
-- A generator of random numbers may be shared, as long as nobody can tell. If worlds are seeded, so
-  that they repeat themselves, an agent that draws from it changes what another one sees.
+- Random values also differ between runs of the world alone. The probability that `_ROUNDS` runs of
+  each kind, in mixed order, differ exactly by kind is below 4 ** -_ROUNDS for each value.
+- Clock-dependent values also differ between runs of the world alone, in which the agent pauses for
+  a shorter or a longer time than the steps of the other agent took.
+- Worlds may share a random number generator as long as that has no visible effect. If worlds are
+  seeded and repeat themselves, draws by one agent change the observations of another.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ _ROUNDS = 10
 """The number of runs of each kind that must agree before a difference is a finding."""
 
 _WHOLE_ROUNDS = 3
-"""The number of runs of each kind before those."""
+"""The number of full-length runs of each kind that precede them."""
 
 _TO_THE_END = 5
 """The step before which the other agent steps to the end of its sequence."""
 
 _END_SECONDS = 2.0
-"""The time in which the other agent must reach the end; otherwise it goes on without."""
+"""Time limit, in seconds, for the other agent to reach the end of its sequence."""
 
 _SHOWN = 20
-"""The number of bytes up to which a value is shown, not its digest: no text of it is cut off."""
+"""Maximum size of a value shown as text, in bytes; larger ones are shown as a digest."""
 
 _STATE, _OBSERVATION, _CHANGE = _PARTS = "the state", "the observation", "the change of"
 """The compared parts, in the order of the report."""
 
 Seen = dict[tuple[int, str], str]
-"""An agent's results in a run, by the number of a step and the name of a part of its answer."""
+"""An agent's results in a run, by step number and name of the part of the answer."""
 
 
 def _digest(value: bytes) -> str:
@@ -77,12 +77,12 @@ class _Run:
 
     Args:
       trial: the check.
-      steps: how many there are.
-      pauses: seconds before each step; None if another agent steps in a world of its own meanwhile.
+      steps: the number of steps.
+      pauses: seconds before each step; None to let another agent step in its own world instead.
 
     Attributes:
-      seen: what the agent has seen.
-      pauses: seconds that passed before each of its steps.
+      seen: the agent's results.
+      pauses: seconds that passed before each step.
     """
 
     def __init__(self, trial: Trial, steps: int, pauses: Sequence[float] | None = None):
@@ -101,7 +101,7 @@ class _Run:
             self.pauses.append(time.monotonic() - started)
             answer = agent.probe.ask(agent.request(requested=agent.specs.observations))
             if isinstance(answer, status_pb2.Status):
-                # If it comes in each run, another check reports it.
+                # If every run gets this error, another check reports it.
                 self.seen[number, _STATE] = f"none, but {describe(answer)}"
                 break
             self._see(number, agent, agent.took(answer))
@@ -116,7 +116,7 @@ class _Run:
                 probe = self._trial.connect()
                 self._other = self._trial.join(probe, self._trial.create_another_world(probe))
             for number in range(most):
-                # The next step of the agent must find it ended.
+                # Stop at the end, so that the agent's next step finds the other sequence ended.
                 if number and (
                     self._other.state is not State.RUNNING or time.monotonic() > deadline
                 ):
@@ -125,7 +125,7 @@ class _Run:
         except ViolationError as violation:
             if self._other is None or violation.is_unanswered:
                 raise
-            # This is about the other world; other checks report what each world does wrong.
+            # Only effects on the first world count; other checks report errors of single worlds.
 
     def _see(self, number: int, agent: ProbeAgent, step: dm_env_rpc_pb2.StepResponse) -> None:
         self.seen[number, _STATE] = agent.state.name
@@ -145,7 +145,7 @@ class _Run:
                 self._see_change(number, fields[uid].name, value)
 
     def _see_change(self, number: int, name: str, value: np.ndarray) -> None:
-        """Keep the difference to the step before: a count of all worlds begins with any number."""
+        """Record the change since the last step: a counter shared by all worlds starts anywhere."""
         before = self._arrays.get(name)
         self._arrays[name] = value
         if before is not None and before.shape == value.shape:
@@ -156,7 +156,7 @@ class _Run:
 
 
 def _tells(same: Seen) -> bool:
-    """Whether something is known of every step and changes from one to another."""
+    """Return whether some value is known for every step and changes between steps."""
     values: dict[str, list[str]] = {}
     for (_, name), value in same.items():
         values.setdefault(name, []).append(value)
@@ -181,7 +181,7 @@ def _tells(same: Seen) -> bool:
 def a_step_changes_its_own_world_only(trial: Trial) -> None:
     """Compare runs of a world alone with runs in which another agent steps in its own world.
 
-    An error: what one client does moves, ends or changes the sequence of another.
+    An error: one client advances, ends or changes the sequence of another.
     """
     beside = _Run(trial, _STEPS)
     alone = _Run(trial, _STEPS, [0.0] * _STEPS).seen
@@ -189,7 +189,7 @@ def a_step_changes_its_own_world_only(trial: Trial) -> None:
     same = {key: value for key, value in alone.items() if again.get(key) == value}
     differs = {key: value for key, value in same.items() if beside.seen.get(key) != value}
     draw = random.Random(trial.options.seed)
-    # A few whole runs leave little that differs by chance; then each step is looked at alone.
+    # A few full-length runs rule out most chance differences; the rest is repeated by step.
     suspects, _ = _repeat(trial, draw, _STEPS, _WHOLE_ROUNDS, differs)
     for number in sorted({number for number, _ in suspects}):
         at_step = {key: value for key, value in suspects.items() if key[0] == number}
@@ -210,13 +210,14 @@ def _repeat(
 
     Args:
       trial: the check.
-      draw: for the order of the runs, and for the pauses of an agent alone.
-      steps: of each run.
+      draw: the random source for the order of the runs and the pauses of an agent alone.
+      steps: the number of steps of each run.
       rounds: the number of runs of each kind.
-      alone: what was seen by an agent alone, and not beside another one.
+      alone: results that an agent has seen alone, and not beside another agent.
 
     Returns:
-      What of it is so in each run, and what was seen beside another agent in the last one.
+      The part of `alone` that every run confirms, and the results of the last run beside another
+      agent.
     """
     if not alone:
         return {}, {}
@@ -257,7 +258,7 @@ def _violation(number: int, alone: Seen, beside: Seen) -> ViolationError:
 def worlds_are_independent(trial: Trial) -> None:
     """End, reset, leave and destroy one world in the middle of a sequence in another.
 
-    An error: what one client does spoils the sequence of another.
+    An error: one client spoils the sequence of another.
     """
     agent = trial.join()
     probe = trial.connect()
@@ -285,7 +286,7 @@ def worlds_are_independent(trial: Trial) -> None:
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     """Join a second agent; both step, and neither affects the other.
 
-    An error: what one client does spoils the sequence of another.
+    An error: one client spoils the sequence of another.
     """
     agent = trial.join()
     other = trial.join(world_name=agent.world_name)

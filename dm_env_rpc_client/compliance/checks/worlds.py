@@ -53,11 +53,9 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
         destroy_world(trial, probe, trial.create_world(probe))
 
 
-@_of_creation(
-    "Settings that are required cannot be left out.", needs=(a_failed_request_is_answered,)
-)
+@_of_creation("Required settings cannot be left out.", needs=(a_failed_request_is_answered,))
 def required_create_settings_are_required(trial: Trial) -> None:
-    """Leave each of them out.
+    """Leave out each required setting.
 
     An error: the options promise it.
     """
@@ -74,7 +72,7 @@ def required_create_settings_are_required(trial: Trial) -> None:
 
 @_of_creation("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_create_settings_are_refused(trial: Trial) -> None:
-    """Add each setting to the valid ones.
+    """Add each invalid setting to the valid ones.
 
     An error: the options promise it.
     """
@@ -93,9 +91,9 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
     otherwise="two worlds that exist at the same time can have one name",
 )
 def names_of_worlds_are_unique(trial: Trial) -> None:
-    """Create three on one connection; the server may refuse, if it has one world only.
+    """Create three worlds on one connection; a server with only one world may refuse.
 
-    An error: a client cannot say which of two worlds it joins, resets or destroys.
+    An error: a client cannot specify which of two worlds it joins, resets or destroys.
     """
     probe = trial.connect()
     names = [trial.create_world(probe)]
@@ -104,7 +102,7 @@ def names_of_worlds_are_unique(trial: Trial) -> None:
 
 
 def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
-    """Create a world while others exist and add its name, which must be another one."""
+    """Create a world while others exist and add its name, which must differ from theirs."""
     name = trial.create_another_world(probe)
     if name in names:
         raise probe.violation(
@@ -116,14 +114,14 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
 
 
 @_of_creation(
-    "Another connection may join a world than the one that created it.",
+    "A world may be joined from another connection than the one that created it.",
     needs=(a_world_can_be_joined,),
     takes=Takes(connections=2),
 )
 def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
     """Create on one connection, join and step on another.
 
-    An error: one client cannot create the worlds of others.
+    An error: one client cannot create worlds for others.
     """
     creator = trial.connect()
     agent = trial.join(trial.connect(), trial.create_world(creator))
@@ -137,9 +135,9 @@ def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
-    """Create one on a connection, one on another, and one on the first again.
+    """Create worlds on one connection, on another, and on the first again.
 
-    An error: a client that learned the name from another connection joins another world.
+    An error: a client that learned the name from another connection joins the wrong world.
     """
     probe = trial.connect()
     names = [trial.create_world(probe)]
@@ -151,9 +149,9 @@ def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
     "A server with one world refuses to create another.", needs=(a_failed_request_is_answered,)
 )
 def a_server_with_one_world_refuses_another(trial: Trial) -> None:
-    """Create a second one beside the first.
+    """Create a second world beside the first.
 
-    An error: two clients take one world for their own.
+    An error: each of two clients considers the same world its own.
     """
     _check_creates(trial)
     if trial.options.several_worlds is not False:
@@ -163,11 +161,11 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     probe.refuse(trial.create_request(), "an error, because the only world exists already")
 
 
-@_of_joining("The name says which world to join.", needs=(a_failed_request_is_answered,))
+@_of_joining("The name selects the world to join.", needs=(a_failed_request_is_answered,))
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
-    """Name a world that does not exist, beside one that does.
+    """Join a nonexistent world while another one exists.
 
-    An error: a client whose world was destroyed by another gets into a world that it does not mean.
+    An error: a client whose world was destroyed by another client enters the wrong world.
     """
     probe = trial.connect()
     trial.create_world(probe)
@@ -179,7 +177,7 @@ def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
 
 
 @_of_destruction(
-    "A world that was destroyed is gone.",
+    "A destroyed world no longer exists.",
     needs=(
         a_world_can_be_created_and_destroyed,
         names_of_worlds_are_unique,
@@ -190,7 +188,7 @@ def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
 def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
     """Join a world that was just destroyed.
 
-    An error: a client acts in a world that others take for destroyed.
+    An error: a client acts in a world that others consider destroyed.
     """
     probe = trial.connect()
     name = trial.create_world(probe)
@@ -199,12 +197,12 @@ def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
 
 
 @_of_destruction(
-    "A world that does not exist cannot be destroyed.",
-    leniency="the world is not there afterwards, which is what the client asked for",
+    "A nonexistent world cannot be destroyed.",
+    leniency="the world does not exist afterwards, as the client requested",
     needs=(a_destroyed_world_cannot_be_joined,),
 )
 def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
-    """Name one that was never created, and one that was destroyed.
+    """Destroy a world that never existed, and one that was destroyed.
 
     A warning: there is no such world afterwards, and the documents do not mention the case.
     """
@@ -240,14 +238,14 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
 
 
 @_of_destruction(
-    "Under a joined agent a world is destroyed at once, later, or not.",
+    "A world with a joined agent is destroyed at once, later, or not at all.",
     needs=(a_failed_request_is_answered, names_of_worlds_are_unique),
     takes=Takes(connections=2),
 )
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
     """Destroy from another connection; the agent's next answer must fit that answer.
 
-    An error: the agent acts in a world that is not there, or waits forever.
+    An error: the agent acts in a nonexistent world, or waits forever.
     """
     agent = trial.join()
     _check_creates(trial)
@@ -274,7 +272,7 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
 
 @_of_joining("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_join_settings_are_refused(trial: Trial) -> None:
-    """Add each setting to the valid ones.
+    """Add each invalid setting to the valid ones.
 
     An error: the options promise it.
     """
@@ -309,7 +307,7 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
 
 
 @_of_joining(
-    "A connection joins one world at a time, whichever it is.",
+    "A connection joins only one of several worlds at a time.",
     leniency="a client leaves its world before it joins another",
     needs=(a_joined_connection_cannot_join_again, names_of_worlds_are_unique),
 )
@@ -358,7 +356,7 @@ def step_and_reset_need_a_join(trial: Trial) -> None:
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
     """Leave before a join and twice after one.
 
-    An error: a client may leave to be on the safe side, and gets an error.
+    An error: a client that leaves to be on the safe side gets an error.
     """
     probe = trial.connect()
     leave = dm_env_rpc_pb2.LeaveWorldRequest()
@@ -371,14 +369,14 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
 
 
 @_of_leaving(
-    "An agent that joins again after a leave begins a sequence.",
+    "An agent that joins again after a leave begins a new sequence.",
     needs=(one_answer_for_each_request,),
 )
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     """Leave in the middle of a sequence; after the next join another one begins.
 
     An error: the agent continues a sequence that it has not begun. The server may refuse the join,
-    because it decides what becomes of a world after a leave.
+    because it decides what happens to a world after a leave.
     """
     agent = trial.run()
     agent.leave()
@@ -390,14 +388,14 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
 
 
 @_of_joining(
-    "A world takes as many agents as it expects.",
+    "A world accepts only as many agents as it expects.",
     needs=(unknown_actions_are_refused,),
     takes=Takes(connections=2),
 )
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
     """Join from a second connection.
 
-    An error: two clients act as one agent, of which the options say that there is no other.
+    An error: two clients act in a world that, according to the options, has only one agent.
     """
     if trial.options.several_agents is not False:
         raise NotOfferedError("the options do not say that the world takes one agent only")

@@ -113,7 +113,7 @@ class Players:
         return self._pending.keys()
 
     def check_open(self) -> None:
-        """Raise ConnectionClosedError after `close`, which a failure also calls."""
+        """Raise ConnectionClosedError after `close`, including the one after a failure."""
         if self._is_closed:
             raise ConnectionClosedError("the agents have left the world")
 

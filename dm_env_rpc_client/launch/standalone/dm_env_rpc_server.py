@@ -1,24 +1,25 @@
-"""A server of the protocol dm_env_rpc in one file, for CPython 3.6 to 3.14 and NumPy 1.13 or later.
+"""A dm_env_rpc server in one file, for CPython 3.6 to 3.14 and NumPy 1.13 or later.
 
 It serves an environment where the package dm-env-rpc-client cannot be installed: beside an old
 simulator, in its conda environment or container. Copy the file there. Licence: Apache-2.0.
 
-It is for the machine, container or network that you trust: it keeps tokens and TLS, refuses what is
-malformed or asks for much memory, and drops who is silent, but a client that floods it slows others.
+Use it within a trusted machine, container or network. It supports tokens and TLS, rejects malformed
+messages and messages that expand to much memory, and drops silent clients, but a client that floods
+it slows the others.
 
     python dm_env_rpc_server.py my_module:make_environment --address localhost:50051
 
 or, in a program: `with serve(make_environment, "unix:/tmp/socket") as server: server.wait()`.
 
-`make_environment` is called for each world, with the settings of the client as keyword arguments.
-It returns an object with the methods of `dm_env.Environment` (dm_env need not be installed: `Array`,
-`BoundedArray`, `StringArray` and `TimeStep` below will do), or an environment of gym or Gymnasium of
-any age, whose spaces, infos and frames a client finds in properties. An environment may have an
+`make_environment` is called for each world, with the client's settings as keyword arguments.
+It returns an object with the methods of `dm_env.Environment` (dm_env need not be installed: the
+classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice), or an environment of
+any version of gym or Gymnasium; clients find its spaces, infos and frames in properties. An environment may have an
 attribute `properties`: {key: getter or (getter, setter)}.
 
-From top to bottom: protobuf's bytes, tensors, specs, nested values, Gymnasium, worlds, the requests
-of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread, which makes
-all calls of the environments that it has created; each connection has one that reads while no
+From top to bottom: protobuf encoding, tensors, specs, nested values, Gymnasium, worlds, the
+requests of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread, which makes
+all calls of the environments it has created; each connection has a thread that reads while no
 stream's thread does.
 """
 
@@ -698,7 +699,9 @@ def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
         for parent in parents:
             branch = branch.setdefault(parent, {}) if isinstance(branch, dict) else None
         if len(parents) >= MAX_LEVELS or not isinstance(branch, dict) or last in branch:
-            raise ValueError(f"{name[:200]!r} has too many levels, or is part of another name")
+            raise ValueError(
+                f"{name[:200]!r} has too many levels, or is the prefix of another name"
+            )
         branch[last] = flat[name]
     return nested
 
@@ -1160,7 +1163,7 @@ class _Gymnasium:
                 raise
             text = f"step of {self._name()} returned {_described(found)}"
             expected = "(observation, reward, terminated, truncated, info)"
-            raise TypeError(f"{text}; expected {expected}, as of Gymnasium") from None
+            raise TypeError(f"{text}; expected {expected}, as in Gymnasium") from None
         if len(found) == 4 and is_truncated:
             is_terminated = False
         step_type = LAST if is_terminated or is_truncated else MID

@@ -86,6 +86,18 @@ class _Interruption(NamedTuple):
     made: _Made | None
 
 
+class _Closed(dm_env.Environment):
+    """In the place of an environment that was closed for another, which could not be made."""
+
+    def reset(self) -> dm_env.TimeStep:
+        raise RequestError.not_now(
+            "the environment was closed for new settings, and neither these nor the former ones "
+            "made another; destroy this world and create one"
+        )
+
+    step = action_spec = observation_spec = reset
+
+
 class EnvironmentWorld(OwnedWorld):
     """A world around the environment that a factory makes from the settings.
 
@@ -103,6 +115,7 @@ class EnvironmentWorld(OwnedWorld):
       default_actions: values, by flat name, for actions that a step omits, in addition to the
         environment's own attribute of this name. All other actions must be in every step.
       allowed: the names that clients may call, and the names that they may set.
+      singleton: whether an environment is closed before another is made in its place.
     """
 
     answers = True
@@ -115,10 +128,12 @@ class EnvironmentWorld(OwnedWorld):
         settings: Mapping[str, Any],
         default_actions: Mapping[str, Any],
         allowed: tuple[Sequence[str], Sequence[str]] = ((), ()),
+        singleton: bool = False,
     ):
         self.owner = owner
         self._make = make
         self._allowed = allowed
+        self._singleton = singleton
         self._default_actions = default_actions
         self._made = self._with_flat_specs(environment, settings)
         self._agent: _EnvironmentAgent | None = None
@@ -179,7 +194,7 @@ class EnvironmentWorld(OwnedWorld):
         # Made before anything ends: settings that fail leave the sequence running.
         made = self._make_again(settings)
         if made is not None and self._agent and made.flat_specs.specs != self._agent.specs:
-            made.environment.close()
+            self._discard(made)
             raise RequestError.not_now(
                 "these settings change the specs, and a ResetWorld cannot send new specs to "
                 "the joined agent; send the settings with the agent's own Reset"
@@ -253,7 +268,7 @@ class EnvironmentWorld(OwnedWorld):
         except BaseException:
             if made is not None:
                 # The world has not adopted the new environment; nothing else would close it.
-                made.environment.close()
+                self._discard(made)
             raise
         return (made or self._made)._replace(flat_specs=flat_specs)
 
@@ -280,7 +295,28 @@ class EnvironmentWorld(OwnedWorld):
         if not settings:
             return None
         settings = {**self._made.settings, **settings}
-        return self._with_flat_specs(self._make(settings), settings)
+        if not self._singleton:
+            return self._with_flat_specs(self._make(settings), settings)
+        former = self._made
+        self._made = former._replace(environment=_Closed())
+        # Before the new one is made: the process can hold only one.
+        former.environment.close()
+        try:
+            return self._with_flat_specs(self._make(settings), settings)
+        except BaseException:
+            self._restore(former)
+            raise
+
+    def _discard(self, made: _Made) -> None:
+        """Close an environment made for settings that do not come into force."""
+        made.environment.close()
+        if self._singleton:
+            self._restore(self._made)
+
+    def _restore(self, former: _Made) -> None:
+        """Make the environment again that was closed for another; its sequence is lost."""
+        self._is_running = False
+        self._made = self._with_flat_specs(self._make(former.settings), former.settings)
 
     def _with_flat_specs(
         self, environment: dm_env.Environment, settings: Mapping[str, Any]

@@ -175,6 +175,7 @@ class Kind:
                     conversion=options.conversion,
                     waits=self._waits,
                     report=self._report,
+                    singleton=options.singleton,
                 )
                 made = make_again(settings)
             if isinstance(made, World | Game):
@@ -189,6 +190,7 @@ class Kind:
                 settings,
                 options.default_actions or {},
                 (options.callable_names, options.settable_names),
+                options.singleton,
             )
         finally:
             if is_home:

@@ -214,11 +214,7 @@ class WorldRegistry:
                 # Added first, then compared: two clients that want the last place at once may both
                 # be refused, but the limit is never exceeded.
                 if self._share.total("worlds") > self._options.max_worlds:
-                    raise RequestError(
-                        code_pb2.RESOURCE_EXHAUSTED,
-                        f"the server has reached its limit of {self._options.max_worlds} worlds; "
-                        "destroy one first",
-                    )
+                    raise self._full()
                 self._hold(entry, settings)
             # Without the lock: a constructor may take seconds, and other clients create and join
             # meanwhile.
@@ -236,6 +232,16 @@ class WorldRegistry:
             with self._lock:
                 self._give_back(entry)
             raise
+
+    def _full(self) -> RequestError:
+        text = f"the server has reached its limit of {self._options.max_worlds} worlds; destroy one"
+        if self._options.singleton:
+            known = ", ".join(map(repr, self._entries)) or "one that is being closed"
+            text = (
+                f"this server hosts one environment at a time (singleton), and world {known} has "
+                "it; destroy it, or end its client,"
+            )
+        return RequestError(code_pb2.RESOURCE_EXHAUSTED, f"{text} first")
 
     def kind(self, name: str) -> Kind:
         """Return the factory of worlds for the environment of this name."""

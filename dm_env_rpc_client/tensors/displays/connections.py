@@ -10,13 +10,13 @@ from dm_env_rpc_client.tensors.displays.spec_tables import spec_table
 
 
 def show_facts(title: str, facts: Mapping[str, Any]) -> str:
-    """Return a table with two columns, names and texts, below a title."""
+    """Return a table of names and texts below a title."""
     rows = [(markup.escape(name), markup.escape(value)) for name, value in facts.items()]
     return markup.section(title, markup.table(("", ""), rows))
 
 
 def show_connection(connection: Any) -> str:
-    """Return a connection as HTML: a `Connection` or `AsyncConnection`. Sends no requests."""
+    """Return a `Connection` or `AsyncConnection` as HTML; sends no requests."""
     cause = connection.poisoned_by
     facts = {
         "server": connection.address,
@@ -33,7 +33,7 @@ def show_connection(connection: Any) -> str:
 def show_environment(
     title: str, action_spec: Any, observation_spec: Any, reward_spec: Any, discount_spec: Any
 ) -> str:
-    """Return the specs of an environment as HTML, below a title."""
+    """Return the specs of an environment as HTML below a title."""
     return (
         markup.section(title)
         + markup.section("Actions", spec_table(action_spec, "action"))

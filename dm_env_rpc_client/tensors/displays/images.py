@@ -1,7 +1,7 @@
-"""Arrays as images: which arrays are shown as images, and how.
+"""Arrays as images: the arrays that are shown as images, and their colours.
 
-Arrays of bools and grey or RGB images in uint8 are shown unchanged. In all other arrays the
-colours represent a range of values: that of the spec, or of the array if the spec has none.
+Arrays of bools and grey or RGB images in uint8 are shown unchanged. In all other arrays the colours
+represent a range of values: the spec's, or the array's if the spec has none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 MAX_SIDE = 640
-"""The maximum length of the longer side of an image, unless another is asked for, in pixels."""
+"""The default maximum length of the longer side of an image, in pixels."""
 
 _SMALLEST = 3
 _COLOURS = (1, 3, 4)
@@ -43,9 +43,9 @@ class Picture(NamedTuple):
     height: int
 
     def shown_size(self, side: int) -> tuple[int, int]:
-        """Return the width and height on a page, the longer at most `side`.
+        """Return the width and height on a page, the longer side at most `side`.
 
-        A small image is enlarged by an integer factor, so that all its pixels have one size.
+        A small image is enlarged by an integer factor, so that all its pixels have the same size.
         """
         longer = max(self.width, self.height)
         if longer > side:
@@ -57,13 +57,13 @@ class Picture(NamedTuple):
 def is_image(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
     """Whether arrays of this shape and dtype are shown as images.
 
-    [H, W], [H, W, C] with up to 16 channels, and [C, H, W] with 1, 3 or 4.
+    Image shapes are [H, W], [H, W, C] with up to 16 channels, and [C, H, W] with 1, 3 or 4.
     """
     return np.dtype(dtype).kind in "biuf" and _layout(shape) is not None
 
 
 def is_rgb(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
-    """Whether arrays of this shape and dtype are pictures as they are: uint8 [H, W, 3]."""
+    """Whether arrays of this shape and dtype are RGB pictures: uint8 [H, W, 3]."""
     return np.dtype(dtype) == np.uint8 and len(shape) == 3 and shape[2] == 3
 
 
@@ -124,7 +124,7 @@ def encode(image: PIL.Image.Image, most: int = MAX_SIDE) -> Picture:
 
 
 def _layout(shape: tuple[int, ...]) -> str | None:
-    """The layout of a shape: "HW", "HWC" or "CHW"; None if it is not an image."""
+    """Return the layout of a shape: "HW", "HWC" or "CHW"; None if it is not an image."""
     if any(size <= 0 for size in shape):
         return None
     if len(shape) == 2 and min(shape) >= _SMALLEST:
@@ -147,7 +147,7 @@ def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.ui
       high: as for `picture`.
 
     Returns:
-      Colours [H, W, 3]; or shares of 255 [H, W], with several channels side by side.
+      Colours [H, W, 3]; or fractions of 255, [H, W], with several channels side by side.
     """
     layout = _layout(array.shape)
     assert layout is not None, "see is_image"
@@ -155,7 +155,7 @@ def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.ui
         array = np.moveaxis(array, 0, -1)
     elif layout == "HW":
         array = array[..., np.newaxis]
-    # For larger arrays even making a smaller copy would take long.
+    # Subsampled first: for larger arrays, even scaling down would take long.
     stride = 1 + max(array.shape[:2]) // (4 * MAX_SIDE)
     array = array[::stride, ::stride]
     if array.shape[2] == 4 and array.dtype == np.uint8 and np.all(array[..., 3] == 255):
@@ -173,7 +173,7 @@ def rgb(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8
     """Return an array for which `is_image` or `is_rgb` holds as a picture, uint8 [H, W, 3].
 
     Args:
-      array: as for `picture`; not aliased by the result.
+      array: as for `picture`; the result does not share its memory.
       low: as for `picture`.
       high: as for `picture`.
     """
@@ -195,7 +195,7 @@ def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
 
 
 def _has_shades(array: Array, high: Any) -> bool:
-    """Whether values are shades, not numbers or one of a few categories as on a game board."""
+    """Whether values are shades rather than numbers or a few categories, as on a game board."""
     if array.dtype == np.uint8:
         return bool((array.max() if high is None else high) >= _FEW_VALUES)
     return array.dtype.kind == "b"

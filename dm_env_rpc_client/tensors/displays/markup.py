@@ -1,10 +1,10 @@
 """Small pieces of HTML, and the leaves of nested values by flat name.
 
-Names and texts come from servers, so they are escaped and limited in length. Colours are taken
+Names and texts come from servers, so they are escaped and limited in length. Colours are inherited
 from the page, so that light and dark themes are legible.
 
 The levels of a leaf's name are joined by periods, as in the protocol; a structure that is a single
-leaf has the name that the caller passes.
+leaf has the name passed by the caller.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ def shorten(text: str, length: int = MAX_TEXT) -> str:
 
 def escape(value: object, length: int = MAX_TEXT) -> str:
     """Return the text of `value`, escaped for HTML elements and attributes."""
-    # Lone surrogates are replaced: they cannot be sent to a browser.
+    # Lone surrogates are replaced, because they cannot be sent to a browser.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return html.escape(shorten(text, length), quote=True)
 
 
 def preformatted(text: str) -> str:
-    """Return text as HTML that preserves line breaks and spaces; escape it."""
+    """Return text as escaped HTML that preserves line breaks and spaces."""
     style = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;line-height:1.3"
     return f'<span style="{style}">{escape(text)}</span>'
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table.
+    """Return an HTML table.
 
     Args:
-      columns: the titles; they are escaped here.
-      rows: cells as HTML, escaped by the caller. Of rows beyond `MAX_ROWS` only the number
-        is shown.
+      columns: the titles, which are escaped here.
+      rows: cells as HTML, escaped by the caller. Rows beyond `MAX_ROWS` are only counted.
     """
     head = "".join(f'<th style="{_HEAD}">{escape(column)}</th>' for column in columns)
     rows = list(rows)
@@ -71,7 +70,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def section(title: str, *bodies: str) -> str:
-    """Return HTML below a title; the title is escaped here."""
+    """Return HTML below a title, which is escaped here."""
     return (
         f'<div style="margin:2px 0 8px"><div style="font-weight:600">{escape(title)}</div>'
         f"{''.join(bodies)}</div>"
@@ -86,7 +85,7 @@ def named_leaves(structure: Any, root: str) -> dict[str, Any]:
 
     Args:
       structure: the structure; None has no leaves.
-      root: the name if the structure itself is a leaf.
+      root: the name of a structure that is itself a leaf.
     """
     if structure is None:
         return {}
@@ -108,7 +107,7 @@ def leaf_paths(structure: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tup
 def rebuild(structure: Any, values: Mapping[str, Any], root: str) -> Any:
     """Return `structure` with each leaf replaced by the value of the same name.
 
-    Leaves of a mapping without a value are left out.
+    Leaves of a mapping without a value are omitted.
 
     Raises:
       KeyError: a leaf of a list or a tuple, or the root, has no value.

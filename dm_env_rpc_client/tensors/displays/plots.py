@@ -1,7 +1,7 @@
-"""Small plots as SVG, for vectors and for rewards over time.
+"""Small SVG plots, for vectors and for rewards over time.
 
-Not by a library: an explorer draws two of them up to twenty times a second, and matplotlib takes
-75 ms for one.
+No library is used: an explorer draws two plots up to twenty times a second, and matplotlib takes 75
+ms for one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _AXIS = 32
 """The margin below a plot with an axis."""
 
 _LEAST_GAP = 4
-"""Boundaries that would be closer, in pixels, are not drawn; dots take twice as much."""
+"""The minimum distance of boundaries, in pixels; closer ones are not drawn. Dots need twice it."""
 
 MAX_BARS = 64
-"""The maximum number of elements that are drawn as bars."""
+"""The maximum number of elements drawn as bars."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,10 +35,10 @@ class Axis(NamedTuple):
     """The axis of a plot.
 
     Attributes:
-      label: what is counted, such as "step".
-      values: what the values are, for the legend.
+      label: the counted unit, such as "step".
+      values: the name of the values, for the legend.
       first: the number of the first value.
-      boundaries: the indices of values before which an episode begins; the line ends there.
+      boundaries: the indices of the first values of episodes; the line is interrupted before them.
     """
 
     label: str
@@ -83,17 +83,17 @@ def line(
     title: str = "",
     axis: Axis | None = None,
 ) -> str:
-    """Return a plot of numbers in order.
+    """Return a line plot of numbers in order.
 
     If there are more numbers than pixels, each column of pixels shows the minimum and maximum.
 
     Args:
-      values: real numbers [N], or [N, K] for several lines. Numbers that are not finite are
-        gaps in the lines.
+      values: real numbers [N], or [N, K] for several lines. Numbers that are not finite are gaps
+        in the lines.
       width: the width of the plot in pixels.
-      height: the height of the plot in pixels, with the title.
+      height: the height of the plot in pixels, including the title.
       title: a text above the plot.
-      axis: what is along the plot. A plot with an axis fills the width of its container.
+      axis: the horizontal axis. A plot with an axis fills the width of its container.
     """
     array = np.asarray(values)
     series = [_as_floats(each) for each in (array.T if array.ndim == 2 else [array])]
@@ -108,7 +108,7 @@ def line(
 
 
 class _Frame:
-    """Where values are in a plot, whose gaps are the margins."""
+    """The mapping of values to positions in a plot, within its margins."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Frame:
         self.right = width - _MARGIN
         self.step = (self.right - _LEFT) / max(count, 1)
         self.count = count
-        # A tick at zero, if it does not overlap the others.
+        # A tick at zero, unless it would overlap the others.
         if self.top + 10 < self.y(0.0) < self.bottom - 10:
             self._ticks.append(0.0)
 
@@ -160,7 +160,7 @@ class _Frame:
 
 
 def _along(axis: Axis, frame: _Frame) -> str:
-    """Return an axis: its ticks, its label, its boundaries, and above it the legend."""
+    """Return an axis with its ticks, label, boundaries and the legend above it."""
     top, bottom = frame.top, frame.bottom
     marks = _rule(_LEFT, frame.right, bottom, bottom, 'stroke-opacity="0.5"')
     if frame.right - _LEFT > _LEAST_GAP * len(axis.boundaries):
@@ -176,7 +176,7 @@ def _along(axis: Axis, frame: _Frame) -> str:
 
 
 def _round_numbers(first: int, last: int) -> Sequence[int]:
-    """Return up to seven round numbers."""
+    """Return up to seven round numbers in a range."""
     rough = max(1, (last - first) / 6)
     power = 10 ** math.floor(math.log10(rough))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough)
@@ -212,7 +212,7 @@ def _polyline(array: Floats, frame: _Frame, colour: str, breaks: Sequence[int]) 
 
 def _as_floats(values: npt.ArrayLike) -> Floats:
     array = np.ravel(np.asarray(values)).astype(np.float64)
-    # Differences of larger numbers overflow.
+    # Differences of larger numbers would overflow.
     array[np.abs(array) > 1e300] = np.nan
     return array
 

@@ -1,4 +1,4 @@
-"""The progress of an environment that is stepped by hand: its episodes so far, in numbers."""
+"""The progress of an environment stepped by hand: its episodes so far, in numbers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Progress:
       action: the action of the last step; None after a reset.
       episode: the number of the episode, from 1.
       steps: the number of steps in the episode.
-      episode_return: the sum of its rewards; of a reward that is an array, the sum counts.
+      episode_return: the sum of the episode's rewards; an array counts as its sum.
       total_steps: the number of steps in all episodes.
       finished: the number of finished episodes.
       rewards: the last rewards, of all episodes.
-      begins: for each of them, whether it is the first of an episode.
+      begins: for each of these rewards, whether it is the first of an episode.
       returns: the returns of the last finished episodes.
       is_running: whether a run is in progress.
       error: the text of the last error; "" if the last call succeeded.
@@ -59,12 +59,12 @@ class Progress:
         )
 
     def copy(self) -> Progress:
-        """Return the progress as of now, which later steps do not change."""
+        """Return a copy, which later steps do not change."""
         kept = {name: getattr(self, name).copy() for name in ("rewards", "begins", "returns")}
         return dataclasses.replace(self, **kept)
 
     def facts(self) -> dict[str, str]:
-        """Return the numbers that are shown, by name."""
+        """Return the displayed numbers, by name."""
         reward = {"reward": number(self.rewards[-1])} if self.steps else {}
         counts = {"episode": str(self.episode), "step": str(self.steps)}
         return {**counts, **reward, "return": number(self.episode_return)}

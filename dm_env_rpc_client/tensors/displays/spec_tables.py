@@ -17,7 +17,7 @@ _MAX_LEAVES = 1000
 
 
 class Range(NamedTuple):
-    """The minimum and maximum of a spec over all its elements; None if not limited."""
+    """The minimum and maximum of a spec over all its elements; None for no limit."""
 
     low: Any
     high: Any
@@ -42,7 +42,7 @@ def spec_table(structure: Any, root: str = "value") -> str:
 
     Args:
       structure: specs, nested or not.
-      root: the name if the structure is a single spec without a name.
+      root: the name of a structure that is a single spec without a name.
     """
     rows = [
         (f"<b>{markup.escape(name, 200)}</b>", *(markup.escape(fact, 200) for fact in facts))
@@ -52,12 +52,12 @@ def spec_table(structure: Any, root: str = "value") -> str:
 
 
 def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tuple[str, ...]]:
-    """Return the facts of each spec in a structure, as in `COLUMNS`.
+    """Return the facts about each spec in a structure, as in `COLUMNS`.
 
     Args:
       structure: specs, nested or not.
-      root: the name if the structure is a single spec without a name.
-      to: what stands between two bounds.
+      root: the name of a structure that is a single spec without a name.
+      to: the text between two bounds.
     """
     named = named_leaves(structure, getattr(structure, "name", None) or root)
     return [
@@ -67,7 +67,7 @@ def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tupl
 
 
 def spec_text(spec: specs.Array, to: str = "…") -> str:
-    """Return dtype, shape and bounds of a spec in a few words, such as "float32 [2], 0 … 1"."""
+    """Return a short text of a spec's dtype, shape and bounds, such as "float32 [2], 0 … 1"."""
     shape = f" [{_shape_text(spec.shape)}]" if spec.shape else ""
     bounds = bounds_text(spec, to)
     return f"{dtype_text(spec)}{shape}{f', {bounds}' if bounds else ''}"
@@ -95,7 +95,7 @@ def shapes_text(structure: Any) -> str:
 
 
 def bounds_text(spec: specs.Array, to: str = "…") -> str:
-    """Return which values a spec allows; empty if it allows all values of its dtype."""
+    """Return the bounds of a spec as text; empty if it has none."""
     if not isinstance(spec, specs.BoundedArray):
         return ""
     low, high = (_side_text(side) for side in (spec.minimum, spec.maximum))

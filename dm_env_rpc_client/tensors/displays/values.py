@@ -23,7 +23,7 @@ _MAX_ELEMENTS = 1_000_000
 
 
 def show_value(value: Any, bounds: Range = ANY) -> str:
-    """Return a value as HTML, whose size is limited for values of any size.
+    """Return a value as HTML of limited size.
 
     Args:
       value: an array, a number, a string, a message, or None.
@@ -42,7 +42,7 @@ def show_value(value: Any, bounds: Range = ANY) -> str:
         try:
             return image_html(images.picture(array, bounds.low, bounds.high))
         except ModuleNotFoundError:
-            # The libraries that draw images come with the extra `notebook`.
+            # The imaging libraries come with the extra `notebook`.
             return _summary(array)
     if array.size == 0:
         return f'<i style="opacity:0.6">no elements, shape {list(array.shape)}</i>'
@@ -52,7 +52,7 @@ def show_value(value: Any, bounds: Range = ANY) -> str:
 
 
 def in_short(value: Any) -> str:
-    """Return a value as a short plain text."""
+    """Return a value as short plain text."""
     array = np.asarray(value)
     if array.ndim == 0:
         text = plots.number(array, 4) if array.dtype.kind in "biuf" else repr(array.item())
@@ -114,7 +114,7 @@ def _statistics(array: Any) -> str:
 
 
 def _sample(flat: Any) -> Any:
-    """Every n-th element of a vector, so that at most `_MAX_ELEMENTS` remain."""
+    """Return every n-th element of a vector, at most `_MAX_ELEMENTS`."""
     return flat[:: 1 + flat.size // _MAX_ELEMENTS]
 
 
@@ -130,8 +130,8 @@ _FRAME_PIXELS = 640
 def show_timestep(timestep: dm_env.TimeStep) -> str:
     """Return a TimeStep as HTML.
 
-    If its fields have a leading axis, as those of `unroll` [T, ...] and of a batched
-    environment [B, ...], it is shown as rows of images and as plots over that axis.
+    If its fields have a leading axis, as from `unroll` [T, ...] or a batched environment [B, ...],
+    it is shown as rows of images and plots over that axis.
     """
     show: Callable[[Any], str] = show_value
     if np.ndim(timestep.step_type):

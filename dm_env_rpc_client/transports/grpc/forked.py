@@ -1,9 +1,9 @@
 """Whether grpcio works in this process, which may have been forked from one that used it.
 
 The core of grpcio has threads, which a forked child lacks. If the core was in use at the fork,
-calls in the child wait forever, whatever their timeouts are, or crash it. If all had been closed,
-they work. grpcio does not tell, and channels may be anybody's; so a call is tried, in a fork of
-this process, since it may wait where nothing interrupts it.
+calls in the child wait forever, regardless of their timeouts, or crash it; if everything had been
+closed, they work. grpcio does not tell which, and any code may have opened channels. Therefore a
+call is tried in a fork of this process, since it may hang uninterruptibly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_works(what: str) -> None:
     """Raise SpecError in a forked child in which grpcio cannot work.
 
     Args:
-      what: what cannot be done then, for the error.
+      what: the impossible operation, for the error.
     """
     global _works_in
     if os.getpid() == _works_in:

@@ -39,7 +39,7 @@ class GrpcListener(Listener):
     """A `Listener` on a grpc.Server.
 
     Args:
-      options: what is served.
+      options: the streams to serve, and their limits.
       address: `host:port` or `unix:path`; port 0 takes a free one.
       credentials: TLS credentials; None for plaintext.
 

@@ -1,9 +1,9 @@
 """The stream over grpcio, for threads.
 
-A pump thread iterates over grpcio's messages and puts them into a queue, from which the reading
-thread takes them. That costs one hand-over between threads. It makes possible a read with a
-timeout, which grpcio does not have, and a reader that a signal can interrupt anywhere: a
-KeyboardInterrupt inside grpcio's own locking could leave a lock locked.
+A pump thread iterates over grpcio's messages and queues them for the reading thread, at the cost of
+one hand-over between threads. This permits a read with a timeout, which grpcio lacks, and a reader
+that a signal can interrupt anywhere: a KeyboardInterrupt inside grpcio's own locking could leave a
+lock locked.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def check_address(address: object, what: str, *, listens: bool = False) -> None:
     """Raise SpecError for an invalid address, for any transport.
 
     Args:
-      address: what was given: `host:port`, `unix:path` or another target of gRPC.
-      what: what the error calls it, such as "a server address".
+      address: the given address: `host:port`, `unix:path` or another gRPC target.
+      what: its name in the error, such as "a server address".
       listens: whether a server is to listen there, which may be at port 0.
     """
     form = f"{what} looks like 'localhost:50051'"

@@ -90,7 +90,7 @@ class Attempts:
     """Attempts to reach a server until there is no time left.
 
     Args:
-      address: what error messages call the server.
+      address: the server's name in error messages.
       timeout: seconds until there must be a connection; None for any time.
 
     Attributes:

@@ -33,11 +33,11 @@ class Tls:
     and for each server that starts: files that were replaced are used from then on.
 
     Attributes:
-      ca: certificates of the authorities that the other end's certificate must be issued by. None
-        on a client: those that the machine trusts (with grpcio, those that grpcio trusts). None
-        on a server: clients need no certificate.
-      cert: the certificate of this end, followed by those between it and the authority. A server
-        needs it; a client needs it if the server asks for one.
+      ca: certificates of the authorities that must have issued the other end's certificate. None on
+        a client: the machine's authorities (with grpcio, grpcio's). None on a server: clients need
+        no certificate.
+      cert: the certificate of this end, followed by the intermediate ones. A server needs it; a
+        client needs it if the server asks for one.
       key: the private key of that certificate, not encrypted.
 
     Raises:

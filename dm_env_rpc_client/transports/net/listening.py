@@ -196,8 +196,8 @@ class ListeningSockets:
         """Listen on one address, and return the port; 0 for a unix socket.
 
         Raises:
-          OSError: that is not possible. All sockets are closed then, because the caller has to
-            begin again with another port.
+          OSError: that is not possible. All sockets are closed, because the caller must start over
+            with another port.
         """
         try:
             if address.startswith("unix:"):

@@ -1,9 +1,8 @@
 """Functions shared by the sockets of clients and servers, and the waits of connecting.
 
-Connecting is written once, as coroutines that await the methods of a `Waits`. Those of `Blocking`
-never suspend, so that `run` runs such a coroutine to its end in the calling thread. Whatever ends a
-wait, such as an interrupt or a cancelled task, is raised in the coroutine, which frees what it has
-opened.
+Connecting is written once, as coroutines that await the methods of a `Waits`. The methods of
+`Blocking` never suspend, so `run` executes such a coroutine in the calling thread. An interrupt or
+a cancelled task is raised in the coroutine at its wait, and the coroutine frees what it has opened.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
 
     Args:
       credentials: as for `connect`.
-      address: what error messages call the server.
+      address: the server's name in error messages.
 
     Raises:
       SpecError: these credentials are for grpcio only.
@@ -69,7 +68,7 @@ def server_tls_context(
 
     Args:
       credentials: as for `serve`, other than grpcio's.
-      address: what error messages call the server.
+      address: the server's name in error messages.
 
     Raises:
       SpecError: it is a context for clients, or a Tls without a certificate.

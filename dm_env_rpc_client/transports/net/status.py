@@ -1,6 +1,6 @@
 """Errors of streams that did not open or have ended, from gRPC, HTTP and HTTP/2 status codes.
 
-Without file descriptors most errors name something else, so their lack is looked for here.
+A process without free file descriptors gets misleading errors, so this case is checked here.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
     Args:
       address: how error messages name the server.
       code: the name of the status, or its number as text.
-      details: what the server said.
+      details: the server's text.
     """
     if code not in GRPC_CODES:
         known = len(code) < 3 and code.isascii() and code.isdigit() and int(code) < len(GRPC_CODES)

@@ -120,8 +120,8 @@ def test_a_server_allows_nothing_by_default_and_listing_calls_nothing() -> None:
         ("{", "its JSON"),
         ('{"rows": [2]}', "expected rows from 0 to 1"),
         ('{"rows": [true]}', "expected rows from 0 to 1"),
-        ('{"args": {}}', "expected a list args"),
-        ('{"kwargs": []}', "and an object kwargs"),
+        ('{"args": {}}', "expected args to be a list"),
+        ('{"kwargs": []}', "and kwargs an object"),
     ],
 )
 def test_arguments_that_are_wrong_are_refused(text: str, match: str) -> None:

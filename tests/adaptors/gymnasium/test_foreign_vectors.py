@@ -214,7 +214,9 @@ def test_a_pool_that_answers_some_rows_only_is_refused(factory: Callable[..., An
     factory(1).close()
     with (
         serve(factory) as server,
-        pytest.raises(DmEnvRpcError, match="steps 2 of its 4 rows at a time; make it with batch_s"),
+        pytest.raises(
+            DmEnvRpcError, match="steps 2 of its 4 rows at a time; create it with batch_s"
+        ),
     ):
         make(server.address, {"num_envs": 4, "batch_size": 2})
 

@@ -131,7 +131,7 @@ def play(address: str, lie: str) -> None:
 MISTAKES = {
     "a mode": "'Never' is not a valid AutoresetMode",
     "a mode that is a list": "is not a valid AutoresetMode",
-    "no infos": "not the observation 'gymnasium'",
+    "no infos": "not the requested observation 'gymnasium'",
     "discounts": "'discount' of world 'world-1' has the shape [2] in each row",
     "no frames": "expected 3 frames, got",
     "frames of other rows": "expected 3 frames, got 2",

@@ -292,7 +292,7 @@ def test_any_other_world() -> None:
                 env.reset(seed=1)
         with remote(server, ["one", "two"]) as env:
             assert [seat["lane"] for seat in env.reset()[0].values()] == [0, 1]
-        with pytest.raises(SpecError, match="does not say which agents there are"):
+        with pytest.raises(SpecError, match="does not list its agents"):
             RemoteParallelEnv(server.address)
         with pytest.raises(SpecError, match="at least one agent"):
             RemoteParallelEnv(server.address, [])

@@ -158,7 +158,7 @@ def test_a_space_of_an_unknown_type_is_named() -> None:
         ({"type": "Discrete", "n": True}, '"n" is an integer'),
         ({"type": "Discrete", "n": 1.5}, '"n" is an integer'),
         ({"type": "Discrete", "n": 2**64}, '"n" is an integer'),
-        ({"type": "MultiBinary", "n": 10**9}, '"n" is an integer from 0 to 1048576'),
+        ({"type": "MultiBinary", "n": 10**9}, '"n" must be an integer from 0 to 1048576'),
         ({"type": "Box", "shape": [-1], "low": [], "high": []}, "invalid shape"),
         ({"type": "Box", "shape": [1] * 33, "low": [0], "high": [0]}, "invalid shape"),
         ({"type": "Box", "shape": [10**6] * 3, "low": [], "high": []}, "elements; at most"),

@@ -24,7 +24,7 @@ class Wrong(NamedTuple):
 
 TIME_STEP = "expected a TimeStep: TimeStep(step_type, reward, discount, observation)"
 GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.Env"
-FIVE = "expected (observation, reward, terminated, truncated, info), as of Gymnasium"
+FIVE = "expected (observation, reward, terminated, truncated, info), as in Gymnasium"
 MADE = "expected an environment with the methods of dm_env.Environment, or one of gym"
 
 

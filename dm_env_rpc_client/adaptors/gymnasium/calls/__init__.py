@@ -1,9 +1,9 @@
 """Method calls and attributes of Gymnasium environments at a server.
 
-They travel as properties of a world, whose values are JSON of `adaptors.gymnasium.value_json`:
-`gymnasium.call.NAME` is read, and written before with `args`, `kwargs` and `rows` if there are
-any; `gymnasium.set.NAME` is written with `values` and `rows`. `gymnasium.kind.NAME` of a single
-environment is "method" or "attribute". A server has those of the names that it allows.
+They travel as properties of a world, whose values are JSON of `adaptors.gymnasium.value_json`. To
+call, the client writes `args`, `kwargs` and `rows` to `gymnasium.call.NAME`, if there are any, and
+reads it; to set, it writes `values` and `rows` to `gymnasium.set.NAME`. `gymnasium.kind.NAME` of a
+single environment is "method" or "attribute". A server has these properties for allowed names.
 """
 
 # `served.py` is the server's end, `remote.py` the client's.
@@ -12,7 +12,7 @@ CALL = "gymnasium.call"
 """The parent of the properties with a method's results in each row."""
 
 KIND = "gymnasium.kind"
-"""The parent of the properties that say whether the name is one of a method."""
+"""The parent of the properties that tell methods from attributes."""
 
 METHOD, ATTRIBUTE = "method", "attribute"
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class RemoteCalls:
-    """The methods of Gymnasium's own vector environments for the attributes of their rows.
+    """The attribute methods of Gymnasium's vector environments, for remote rows.
 
-    A server allows names with `serve(callable_names=..., settable_names=...)`. What travels is
-    data: numbers, texts, arrays, lists, tuples and mappings of them; an object arrives as its
-    `repr`.
+    A server allows names with `serve(callable_names=..., settable_names=...)`. Only data is
+    transferred: numbers, strings, arrays, lists, tuples and mappings; any other object arrives as
+    its `repr`.
     """
 
     num_envs: int
@@ -33,18 +33,18 @@ class RemoteCalls:
         """Call a method of every environment.
 
         Args:
-          name: its name, or that of an attribute, which is read.
-          *args: data, for each.
-          **kwargs: the same.
+          name: the name of the method, or of an attribute, whose value is returned.
+          *args: data for the call, the same for every environment.
+          **kwargs: likewise.
 
         Returns:
-          What it returned, for each environment.
+          The result for each environment.
 
         Raises:
           AttributeError: the server does not allow the name, or the environment has no such
             attribute.
           SpecError: an environment has a pending step.
-          DmEnvRpcError: the method raised an error, whose text it has.
+          DmEnvRpcError: the method raised an error, quoted in the text.
         """
         return tuple(call_rows(self._worlds, name, range(self.num_envs), args, kwargs))
 
@@ -57,10 +57,10 @@ class RemoteCalls:
 
         Args:
           name: its name.
-          given: data; a list or tuple has a value for each environment.
+          given: data; a list or tuple contains one value for each environment.
 
         Raises:
-          ValueError: it has not as many. Otherwise as `call`.
+          ValueError: the list or tuple has another length. Otherwise as `call`.
         """
         each = list(given) if isinstance(given, list | tuple) else [given] * self.num_envs
         if len(each) != self.num_envs:
@@ -80,11 +80,11 @@ def call_rows(
     """Return a method's results in some rows; see `RemoteCalls.call`.
 
     Args:
-      worlds: has the rows.
-      name: its name.
-      rows: their indices.
-      args: for each of them.
-      kwargs: the same.
+      worlds: the worlds with the rows.
+      name: the name of the method.
+      rows: the indices of the rows.
+      args: positional arguments, the same for every row.
+      kwargs: keyword arguments, likewise.
     """
     results: dict[int, Any] = {}
     for properties, own, places in _parts(worlds, rows):
@@ -106,12 +106,12 @@ def may_be_called(worlds: AnyWorlds, name: str) -> bool:
 
 
 class RemoteNames:
-    """The names of one Gymnasium environment at a server that clients may call and set.
+    """The names of one remote Gymnasium environment that clients may call and set.
 
-    They are asked for when the first is needed, and once.
+    They are requested once, on first use.
 
     Args:
-      connection: returns the connection that is joined to its world.
+      connection: returns the connection joined to its world.
     """
 
     def __init__(self, connection: Callable[[], Connection]):
@@ -123,8 +123,8 @@ class RemoteNames:
         """Return a method, as a function, or the value of an attribute.
 
         Raises:
-          AttributeError: the server does not allow the name, cannot be asked, or its environment
-            has no such attribute.
+          AttributeError: the server does not allow the name, its environment has no such attribute,
+            or the request for the allowed names fails.
         """
         if name not in self._names(CALL):
             raise AttributeError(name)
@@ -151,7 +151,7 @@ class RemoteNames:
             except PropertyNotFoundError as error:
                 if "has no attribute" in str(error):
                     raise AttributeError(f"{name!r}: {error}") from error
-                kind = METHOD  # An older server does not say.
+                kind = METHOD  # An older server does not have these properties.
             self._kinds[name] = kind
         return kind
 
@@ -161,7 +161,9 @@ class RemoteNames:
             try:
                 names = _allowed(PropertiesExtension(self._connection()), parent)
             except DmEnvRpcClientError as error:
-                raise AttributeError(f"the server cannot be asked for names: {error}") from error
+                raise AttributeError(
+                    f"the request for the allowed names failed: {error}"
+                ) from error
             self._allowed[parent] = names
         return names
 
@@ -215,7 +217,7 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 def _parts(
     worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
-    """Yield each world with rows: its properties, the rows, and their places; None for all."""
+    """Yield each world's properties, its selected rows, and their places; None for all."""
     worlds.check_idle(rows)
     wanted = set(rows)
     for environment, group in zip(worlds.pool.environments, worlds.groups, strict=True):
@@ -229,7 +231,7 @@ def _parts(
 def _refused(
     properties: PropertiesExtension, parent: str, name: str, error: PropertyNotFoundError
 ) -> AttributeError:
-    """Return the error for a name that a server does not allow, or an environment lacks."""
+    """Return the error for a name that the server does not allow or the environment lacks."""
     option = "callable_names" if parent == CALL else "settable_names"
     allowed = _allowed(properties, parent)
     if name in allowed:

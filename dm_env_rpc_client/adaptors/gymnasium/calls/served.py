@@ -25,21 +25,21 @@ class Callee(Protocol):
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        """Return a method's results in some rows, or all; attributes unchanged."""
+        """Call a method in some rows, or in all; return the results, or an attribute's values."""
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
-        """Set an attribute in some rows, or in all, to a value for each."""
+        """Set an attribute in some rows, or in all, to one value for each."""
 
 
 def kinds_of(
     properties: Properties, environment: gymnasium.Env[Any, Any], names: Collection[str]
 ) -> None:
-    """Add the properties that describe names of a single environment.
+    """Add the properties that tell methods from attributes, for a single environment.
 
     Args:
-      properties: takes them.
+      properties: the properties to extend.
       environment: the environment.
-      names: those that may be called.
+      names: the callable names.
     """
     for name in names:
         properties.add(
@@ -63,12 +63,12 @@ def _attribute(environment: gymnasium.Env[Any, Any], name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class OfEach(Callee):
-    """Rows with a Gymnasium environment each.
+    """Rows with one Gymnasium environment each.
 
     Attributes:
       count: the number of rows.
-      run: calls a function with the environment of a row, where that belongs: called with its
-        index, the function and further arguments. They can be given to another process.
+      run: called with a row's index, a function and further arguments; calls the function with the
+        row's environment, in its own thread or process. All of them can be pickled.
     """
 
     count: int
@@ -102,8 +102,8 @@ def _call(
 class OfVector(Callee):
     """The rows of a vector environment, which calls all of them together.
 
-    One that has no `call` of its own, such as EnvPool, is called itself, and returns a value for
-    each row, or one that is that of all.
+    If the environment has no `call`, as EnvPool, its own method is called, which returns a value
+    for each row, or one for all.
     """
 
     environment: Any
@@ -131,12 +131,14 @@ class OfVector(Callee):
         self._check_all(rows)
         if not hasattr(self.environment, "set_attr"):
             kind = type(self.environment.unwrapped).__name__
-            raise ValueError(f"{kind} has no set_attr, so that nothing of its rows can be set")
+            raise ValueError(f"{kind} has no set_attr, so attributes of its rows cannot be set")
         self.environment.set_attr(name, list(given))
 
     def _check_all(self, rows: Sequence[int] | None) -> None:
         if rows is not None:
-            raise RequestError.invalid("a vector environment is called in all rows, not in some")
+            raise RequestError.invalid(
+                "a vector environment supports calls in all of its rows only"
+            )
 
 
 class ServedCalls:
@@ -156,8 +158,8 @@ class ServedCalls:
         """Add the properties.
 
         Args:
-          properties: takes them.
-          callee: what is called.
+          properties: the properties to extend.
+          callee: the environments to call.
           callable_names: names of methods to call, and of attributes to read.
           settable_names: names of attributes to set.
           count: the number of rows.
@@ -184,7 +186,7 @@ class ServedCalls:
         if not isinstance(given.get("args", []), list) or not isinstance(
             given.get("kwargs", {}), dict
         ):
-            raise ValueError("expected a list args and an object kwargs")
+            raise ValueError("expected args to be a list, and kwargs an object")
         self._arguments[name] = given
 
     def _call(self, callee: Callee, name: str) -> str:
@@ -192,8 +194,8 @@ class ServedCalls:
         results = callee.call(
             name, given.get("rows"), given.get("args", []), given.get("kwargs", {})
         )
-        # Arrays alone: those of a subclass, such as masked ones, would lose what they add; an array
-        # without dimensions would become a scalar, and a big-endian one another.
+        # Only plain arrays are stacked: a subclass, such as a masked array, would lose its mask, an
+        # array without dimensions would become a scalar, a big-endian array a native one.
         arrays = [each for each in results if _is_stackable(each)]
         if len(arrays) == len(results) and len({(each.shape, each.dtype) for each in arrays}) == 1:
             return value_json.encode(np.stack(results))
@@ -214,7 +216,7 @@ def _set(callee: Callee, name: str, count: int, text: Any) -> None:
     rows, each = given.get("rows"), given.get("values")
     expected = count if rows is None else len(rows)
     if not isinstance(each, list) or len(each) != expected:
-        raise ValueError(f"expected a list values of {expected}")
+        raise ValueError(f"expected values to be a list of {expected}")
     callee.set(name, rows, each)
 
 

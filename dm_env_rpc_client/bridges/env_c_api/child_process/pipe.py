@@ -59,7 +59,7 @@ class ChildPipe:
     Args:
       reader: the descriptor to read from; this object owns it.
       writer: the descriptor to write to; this object owns it.
-      limits: of the observations, and of those of events.
+      limits: limits for observations, including those of events.
 
     Attributes:
       limits: as the argument; may be changed.

@@ -1,18 +1,18 @@
 """A client's connection over HTTP/2 on a plain socket, for threads: one stream or many.
 
-The thread that waits for an answer reads the socket itself, so that a step takes three system
-calls (check for unexpected data, send, receive), and some more while it looks before it sleeps
+The thread that waits for an answer reads the socket itself. A step therefore takes three system
+calls (check for unexpected data, send, receive), plus some polling before it sleeps
 (`system/polling.py`), and wakes no other thread: a float32 scalar takes 1.2 to 1.3x the time of a
 bare C++ gRPC client (`python -m tests.benchmarks --only waiting`).
 
-A request that is sent while no other is in flight, as most steps are, goes the short way
-(`exchange`): from the caller's bytes to the socket, and from the socket to the message, without a
-queue. Everything else goes through `send`, which never waits, and `advance`: the reading thread
-sends what the socket or the server's window did not accept. The short way leaves whatever is
-unusual in a state in which these go on.
+A request sent while no other is in flight, the usual case, goes the short way (`exchange`): from
+the caller's bytes to the socket, and from the socket to the message, without a queue. Everything
+else goes through `send`, which never waits, and `advance`, in which the reading thread sends the
+bytes that the socket or the server's window did not accept. The short way leaves anything unusual
+in a state from which these continue.
 
-Streams that share a connection are for environments that one thread steps together: their Steps
-are sent by one system call, and many answers are received by one.
+Environments stepped together by one thread share a connection with a stream each: one system call
+sends their Steps, and one receives many answers.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class ClientConnection:
       lock: held while the state of the connection is changed, and while a TLS socket is used,
         which only one thread at a time may do.
       is_closed: whether it was closed on this side.
-      is_corked: whether what is written is held back, see `cork`.
-      sending: what waits to be sent.
-      alert: what the server said in TLS when it ended the connection.
+      is_corked: whether writes are held back, see `cork`.
+      sending: the send queue.
+      alert: the server's TLS alert at the end of the connection.
     """
 
     def __init__(self, connected: Any, half: ClientHalf, request: list[SentHeader]):

@@ -1,11 +1,11 @@
 """When to probe whether a silent server is still alive, without I/O.
 
 While an answer is awaited, silence leads to a probe, and silence after the probe to the end: a
-frozen server is noticed within `KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` and two looks, in
-a step of any length. The probe is one that servers do not count (`Framing.probe`).
+frozen server is noticed within `KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` and two checks, in
+a step of any length. Servers do not count the probe (`Framing.probe`).
 
-The clock is looked at only after a wait has brought nothing, so that a step that is answered
-at once costs no look.
+The clock is read only after a wait without traffic, so a step that is answered immediately costs no
+check.
 """
 
 from __future__ import annotations

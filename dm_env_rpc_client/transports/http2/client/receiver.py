@@ -18,7 +18,7 @@ class Receiver:
 
     Args:
       connected: the socket.
-      framing: what parses the bytes.
+      framing: the parser of the bytes.
 
     Attributes:
       counts: the result of the system call that has received bytes that are not parsed, or nothing.

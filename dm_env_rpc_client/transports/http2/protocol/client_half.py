@@ -75,7 +75,7 @@ class ClientStream:
 
     Attributes:
       number: of the stream.
-      messages: what was received, oldest first, each in memory of its own.
+      messages: received messages, oldest first, each in memory of its own.
       failure: why nothing more will be received; None while something may be.
       is_unprocessed: whether it has failed and the server has done nothing for it.
     """
@@ -118,7 +118,7 @@ class ClientHalf(Role):
     """The client's `Role`.
 
     Args:
-      address: what error messages call the server.
+      address: the server's name in error messages.
       max_message_bytes: the largest message that is accepted.
       allocate: gives the memory for large messages.
 

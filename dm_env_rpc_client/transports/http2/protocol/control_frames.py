@@ -121,8 +121,8 @@ class ControlFrames:
     """The peer's messages in frames other than DATA.
 
     Args:
-      role: what distinguishes a client from a server.
-      sending: what waits to be sent.
+      role: the client's or the server's side.
+      sending: the send queue.
       receiving: the streams that may receive content.
       max_header_bytes: the largest header block that is accepted.
       frames_at_once: how many frames are parsed before others have their turn.

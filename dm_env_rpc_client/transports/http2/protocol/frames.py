@@ -126,7 +126,7 @@ class ViolationError(Exception):
     """The peer broke HTTP/2; `Framing` ends the stream or the connection for it.
 
     Args:
-      what: what the peer did, as the end of a sentence that begins with "it".
+      what: the peer's action, as the end of a sentence that begins with "it".
       code: the error code for the peer (section 7 of RFC 9113).
       stream: the stream that ends; 0 if the connection does.
     """
@@ -143,7 +143,7 @@ class RefusedMessageError(Exception):
 
     Args:
       code: the name of the gRPC status, such as "RESOURCE_EXHAUSTED".
-      what: what the peer did, as the end of a sentence that begins with "it".
+      what: the peer's action, as the end of a sentence that begins with "it".
     """
 
     def __init__(self, code: str, what: str):
@@ -198,7 +198,7 @@ def spoken(first: bytes) -> str:
     A request of HTTP/1 has its secrets at the beginning.
 
     Args:
-      first: what came first.
+      first: the first bytes.
     """
     found = (protocol for protocol, begins in _SPOKEN.items() if begins.match(first))
     return next(found, "no protocol that is known here")

@@ -1,18 +1,18 @@
 """One HTTP/2 connection, either half, without I/O: bytes in, events to a role, bytes out.
 
-A shell puts bytes that it has received where `buffers` says and reports to `received` how many
-they are; messages come out of the assembler of each stream. It sends what is in `outbound` and
-reports to `sent`. What distinguishes a client from a server is a `Role`. Section numbers are
-those of RFC 9113 (HTTP/2); the rest is gRPC over HTTP/2.
+A shell receives bytes into `buffers` and reports their number to `received`; messages come out of
+the assembler of each stream. The shell sends the contents of `outbound` and reports to `sent`. A
+`Role` distinguishes a client from a server. Section numbers are those of RFC 9113 (HTTP/2); the
+rest is gRPC over HTTP/2.
 
-Bytes are not moved. A message that is still arriving has memory of its own, which `buffers`
-hands out first, so a large one goes from the kernel to where the caller uses it (a step with a
+Bytes are not moved. A partly received message has memory of its own, which `buffers` offers first,
+so a large message goes from the kernel directly to the memory that the caller uses (a step with a
 1080p frame: 0.9 to 1.1x a plain TCP transfer of as many bytes, by `python -m tests.benchmarks
 --only waiting`).
 
-The client's windows for received content have the largest size: its memory is bounded because the
-socket is not read while no thread waits for an answer. A server reads for all streams of a
-connection, so each has a window, which is not opened while its messages wait to be answered.
+The client's windows for received content have the largest size: its memory is bounded because it
+does not read the socket while no thread waits for an answer. A server reads for all streams of a
+connection, so each stream has a window, which stays closed while its messages wait to be answered.
 """
 
 from __future__ import annotations
@@ -102,17 +102,17 @@ class Framing:
     """The state of a connection.
 
     Args:
-      role: what distinguishes a client from a server.
-      greeting: what this end sends first.
+      role: the client's or the server's side.
+      greeting: the first bytes from this end.
       window: how much content the peer may send on the connection before the window is opened
         again, which happens at half of it.
-      preface: what the peer sends before its first frame.
+      preface: the peer's bytes before its first frame.
       max_header_bytes: the largest header block that is accepted.
       buffer_bytes: how much is received at a time, other than large messages.
       frames_at_once: how many frames are parsed before others have their turn.
 
     Attributes:
-      sending: what waits to be sent.
+      sending: the send queue.
       receiving: the assembler of each stream that may receive content, by its number.
       failure: why nothing more will be received; None while something may be.
       control: the peer's messages in frames other than DATA.

@@ -1,8 +1,8 @@
 """Headers of requests and answers (RFC 9113, section 8), and their decoder (RFC 7541).
 
-A server has one thread for all clients, and any client may make it decode a header block: 3,500
-bytes in Huffman's code took 1.1 ms with `hpack`, and take 0.3 here. The tables are those of
-`hpack`, which encodes.
+A server has one thread for all clients, and any client can make it decode a header block: 3,500
+bytes of Huffman code took 1.1 ms with `hpack`, and take 0.3 ms here. `hpack` supplies the tables
+and encodes.
 """
 
 from __future__ import annotations
@@ -251,8 +251,8 @@ class HeaderDecoder:
         """Return the headers of a block, in order.
 
         Raises:
-          ViolationError: the block is malformed, or its list of headers is too large. The table
-            is lost then, so the connection has to end.
+          ViolationError: the block is malformed, or its list of headers is too large. The table is
+            lost then, so the connection must end.
         """
         headers: list[Header] = []
         self.list_bytes = at = 0

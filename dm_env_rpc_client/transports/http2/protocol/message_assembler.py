@@ -29,7 +29,7 @@ class MessageAssembler:
       allocate: gives the memory for a message that is not in the receive buffer as a whole;
         the decoder of the messages knows how their contents should be aligned.
       window: how much content the peer may send before the window is opened again.
-      messages: takes what is complete, oldest first, each in memory of its own.
+      messages: receives complete messages, oldest first, each in memory of its own.
 
     Attributes:
       messages: as the argument.

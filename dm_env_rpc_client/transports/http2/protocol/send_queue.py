@@ -1,7 +1,6 @@
 """The sending half of a connection: frames in order, content within the windows (section 5.2).
 
-Nothing here waits. Content that the windows do not admit yet is kept, and put into frames when
-they open.
+Nothing here waits. Content beyond the windows is kept, and framed when they open.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class SendQueue:
     """The send queue of a connection, and the windows opened by the peer.
 
     Attributes:
-      outbound: what to send, in order; the shell calls `sent` for what it has sent.
+      outbound: the bytes to send, in order; the shell reports sent bytes to `sent`.
       max_frame: the largest payload of a frame that the peer accepts.
       max_streams: how many streams the peer takes at a time.
       window: how much content the peer accepts on the connection.

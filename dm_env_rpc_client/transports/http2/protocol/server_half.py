@@ -1,6 +1,6 @@
 """The server's half of a connection, without I/O: one gRPC call for each stream.
 
-The shell talks to `ServerHalf.framing` in bytes, takes what happened from `ServerHalf.events` and
+The shell exchanges bytes with `ServerHalf.framing`, takes events from `ServerHalf.events` and
 answers with the methods of `ServerCall`. Section numbers are those of RFC 9113.
 """
 
@@ -116,7 +116,7 @@ class ServerCall:
       has_ended: whether the client sends no more.
       is_accepted: whether the client may have it.
       is_over: whether nothing more is sent.
-      shell: what the shell keeps of it.
+      shell: the shell's own state.
     """
 
     __slots__ = (
@@ -243,17 +243,17 @@ class ServerHalf(Role):
     """The server's `Role`.
 
     Args:
-      client: what messages call the client.
+      client: the client's name in messages.
       max_message_bytes: the largest message that is accepted.
       max_streams: how many streams there may be at a time.
       allocate: gives the memory for large messages.
 
     Attributes:
       framing: the connection.
-      events: what happened, oldest first; the shell takes it.
-      calls: those that are not over, by the number of their stream.
+      events: events for the shell, oldest first.
+      calls: open calls, by the number of their stream.
       last_stream: the last stream that the client has opened.
-      spent: what the client has taken of the budget for rapid resets.
+      spent: the used part of the budget for rapid resets.
     """
 
     def __init__(

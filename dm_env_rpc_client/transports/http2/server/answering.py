@@ -1,17 +1,17 @@
 """The choice of a stream's answering thread: the leader, the owner of its world, or its own.
 
-The calls of an environment are made by its owner alone (`system/owner_threads.py`); the thread that
-leads (`leading.py`) is an owner, too.
+Only its owner makes the calls of an environment (`system/owner_threads.py`); the leading thread
+(`leading.py`) is an owner as well.
 
-- The thread that leads answers streams of its own worlds and those that belong to nobody, as long
-  as their answers are quick.
-- Requests for worlds of another owner are put into its queue.
-- A stream that belongs to nobody has a thread of its own while its answers are slow or may wait
-  for other streams, and for a request that an owner could not answer without a wait.
-- Nothing is answered while the client does not take earlier answers.
+- The leading thread answers streams of its own worlds and streams without an owner, as long as
+  their answers are quick.
+- Requests for worlds of another owner go to that owner's queue.
+- A stream without an owner has a thread of its own while its answers are slow or may wait for other
+  streams, and for a request that an owner could not answer without waiting.
+- No request is answered while the client leaves earlier answers unread.
 
-A stream is answered by one thread at a time: `ServedStream.has_thread` says that one other than
-the one that leads does, or is to.
+One thread at a time answers a stream: `ServedStream.has_thread` says that a thread other than the
+leading one does, or is about to.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Clients:
     """The open connections, by descriptor. Only the thread that leads uses them.
 
     Args:
-      poll: is to tell what their sockets are ready for.
+      poll: reports the readiness of their sockets.
       tls: the context for TLS; None for plaintext.
       make_half: makes the state of a connection of the client at an address.
       most: how many there may be.
@@ -67,7 +67,7 @@ class Clients:
     Attributes:
       listening: the sockets at which they are accepted.
       connections: the open ones.
-      lingering: what is left of those that were ended for what their clients did; oldest first.
+      lingering: the remains of connections ended for faults of their clients; oldest first.
       next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
     """
 
@@ -167,7 +167,7 @@ class Clients:
 
         Args:
           connection: the connection; one that is closed already stays so.
-          resets: whether what was not sent is dropped.
+          resets: whether unsent bytes are dropped.
         """
         with connection.lock:
             if not connection.is_open:
@@ -275,8 +275,8 @@ class DrainingConnection:
 
     Args:
       connected: the socket, not blocking, and registered with the poll.
-      last_words: what is to be sent.
-      poll: tells what the socket is ready for.
+      last_words: the final frames.
+      poll: reports the readiness of the socket.
       ends_at: when it is closed in any case, in seconds of the monotonic clock.
 
     Attributes:

@@ -1,7 +1,7 @@
 """One accepted socket of a listener, and its streams. Called by its threads.
 
-The thread that leads is the only one that receives. Any thread may send, with `lock` held, which
-protects the half too.
+Only the leading thread receives. Any thread may send, with `lock` held, which also protects the
+half.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ServerConnection:
       accepted: the socket, not blocking; an ssl.SSLSocket for TLS, whose handshake may be over.
       address: the client's, in the syntax of gRPC.
       half: the state of the connection.
-      poll: tells the thread that leads what the socket is ready for.
+      poll: reports the readiness of the socket to the leading thread.
 
     Attributes:
       address: as the argument.
@@ -65,7 +65,7 @@ class ServerConnection:
       accepted_at: when it was accepted, in seconds of the monotonic clock.
       unsent: about how many bytes the socket did not take.
       taken_at: when it took some last, while there were unsent ones.
-      has_more: whether there may be more to receive, of which the poll does not tell.
+      has_more: whether there may be more to receive that the poll does not report.
       is_queued: whether the thread that leads will look at it without being told by the poll.
       stalled: streams whose requests wait until the client takes earlier answers. Protected by
         `lock`.
@@ -363,7 +363,7 @@ class ServedStream:
       is_gone: whether the client is gone.
       stays: whether it goes on when the client sends no more.
       seconds: how long its answers take on average.
-      waiting_bytes: what `waiting` takes.
+      waiting_bytes: the size of `waiting`, in bytes.
     """
 
     __slots__ = (
@@ -439,7 +439,7 @@ class ServedStream:
         """Queue an answer.
 
         Args:
-          answer: what `answer` returned.
+          answer: the result of `answer`.
           at_once: whether to send it, too.
 
         Returns:

@@ -1,15 +1,15 @@
 """The leader of a listener: the thread that reads requests, dispatches them and writes answers.
 
-One thread at a time leads, and for most servers it is the only one that ever runs. It is an owner
-(`system/owner_threads.py`): to lead is a call in its queue that lasts, and a bell wakes it for the
-other calls. Another thread leads
+One thread at a time leads, and in most servers no other thread ever runs. The leader is an owner
+(`system/owner_threads.py`): leading is a long call in its queue, and a bell wakes it for the other
+calls. Another thread takes the lead
 
-- when an answer has taken two ticks of the thread that watches, which leads then itself;
-- when the answers of a world that belongs to the thread that leads are slow on average;
-- when there is a request for an owner with quick worlds, and the thread that leads has no worlds:
-  that owner leads.
+- when an answer has taken two ticks of the watching thread, which then leads itself;
+- when the answers of a world owned by the leading thread are slow on average;
+- when there is a request for an owner with quick worlds, and the leading thread has no worlds: that
+  owner leads.
 
-A thread that has led keeps its worlds. `answering.py` asks for the last two.
+A former leader keeps its worlds. `answering.py` requests the last two changes.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Leader:
     which says whether it still leads.
 
     Args:
-      turn: waits for sockets and does what there is to do; called by the thread that leads. It may
-        raise RelievedError.
+      turn: waits for sockets and serves them; called by the leading thread. It may raise
+        RelievedError.
       again: has the thread that leads look at a connection again.
       notify: wakes the thread that leads from its wait for sockets.
 
@@ -62,7 +62,7 @@ class Leader:
       name: of the listener, which its threads are named after.
       owner: the thread that leads; None while nobody does.
       is_stopped: whether nobody leads any more.
-      inline: what the thread that leads is doing, if it may take long.
+      inline: the leading thread's activity, if it may take long.
       is_resting: whether the thread that watches waits to be woken.
     """
 
@@ -158,7 +158,7 @@ class Leader:
         """Make a call that may take long and is no answer.
 
         Args:
-          call: what is called.
+          call: the function.
           served: the stream that it is about, if it is about one.
 
         Raises:

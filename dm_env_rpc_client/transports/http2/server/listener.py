@@ -1,14 +1,14 @@
-"""A listener on plain sockets: one thread reads requests, has them answered and writes the answers.
+"""A listener on plain sockets: one thread reads requests, dispatches them and writes the answers.
 
 grpcio's server hands each message over between several threads, which takes 80 % of a cheap step.
-Here the thread that has read a request answers it, too. It leads: it waits for all sockets, and
-for most servers it is the only thread that ever runs.
+Here the thread that has read a request also answers it: the leader waits for all sockets, and in
+most servers it is the only thread that ever runs.
 
-Streams stay independent nevertheless: `answering.py` has the rule who answers one whose answers
-take long, and `leading.py` who leads then.
+Streams stay independent nevertheless: `answering.py` chooses the thread for a stream with slow
+answers, and `leading.py` the leader meanwhile.
 
-A request is answered only while the client takes the answers; otherwise it waits, and then the
-client's window for requests stays closed. So what one client can make the server hold is bounded.
+A request is answered only while the client reads its answers; otherwise it waits, and the client's
+window for requests stays closed. This bounds the memory that one client can occupy.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Streams:
     """The streams.
 
     Args:
-      options: what is served.
+      options: the streams to serve, and their limits.
       changed: called when fewer are open.
 
     Attributes:
-      room: counts those that are open, those of the services that every server has left out.
+      room: the number of open streams, without those of the built-in services.
     """
 
     def __init__(self, options: ListenerOptions, changed: InterruptibleCondition):
@@ -150,7 +150,7 @@ class Http2Listener(Listener):
     """A `Listener` that speaks HTTP/2 itself.
 
     Args:
-      options: what is served.
+      options: the streams to serve, and their limits.
       address: `host:port` or `unix:path`; port 0 takes a free one.
       tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
 

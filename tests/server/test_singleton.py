@@ -1,0 +1,172 @@
+"""`serve(singleton=True)`: a simulator of which a process can hold only one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+
+import dm_env_rpc_client
+from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.server import Server, serve
+from tests.support.scripted import settles
+from tests.support.stopwatch import time_limit
+
+
+class Simulator(dm_env.Environment):
+    """Refuses to be made while another one is there, as a simulation context does."""
+
+    alive = 0
+    made: ClassVar[list[int]] = []
+
+    def __init__(self, size: int = 2):
+        assert Simulator.alive == 0, "a second simulation context in one process"
+        if size < 1:
+            raise ValueError("size is at least 1")
+        Simulator.alive += 1
+        Simulator.made.append(size)
+        self._size, self._is_open = size, True
+
+    def observation_spec(self) -> Any:
+        return {"x": specs.Array((self._size,), np.float32)}
+
+    def action_spec(self) -> Any:
+        return {"a": specs.Array((), np.int32)}
+
+    def _observation(self) -> Any:
+        assert self._is_open
+        return {"x": np.full(self._size, self._size, np.float32)}
+
+    def reset(self) -> dm_env.TimeStep:
+        return dm_env.restart(self._observation())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        return dm_env.transition(1.0, self._observation())
+
+    def close(self) -> None:
+        assert self._is_open, "closed twice"
+        self._is_open = False
+        Simulator.alive -= 1
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    Simulator.alive, Simulator.made = 0, []
+    with serve(Simulator, singleton=True) as running:
+        yield running
+    assert running.errors == []
+    assert Simulator.alive == 0
+
+
+def test_a_second_world_is_refused_by_a_text(server: Server) -> None:
+    with dm_env_rpc_client.make(server.address) as env:
+        env.reset()
+        with pytest.raises(
+            DmEnvRpcError, match=r"one environment at a time \(singleton\), and world 'world-1' has"
+        ):
+            dm_env_rpc_client.make(server.address)
+        assert env.step({"a": 1}).mid()
+    with dm_env_rpc_client.make(server.address) as env:
+        assert env.reset().first()
+
+
+def test_a_reset_with_settings_closes_the_environment_first(server: Server) -> None:
+    with dm_env_rpc_client.make(server.address) as env:
+        env.reset()
+        env.step({"a": 1})
+        assert env.reset({"size": 5}).observation["x"].tolist() == [5] * 5
+        assert env.step({"a": 1}).observation["x"].tolist() == [5] * 5
+        assert Simulator.made == [2, 5]
+
+
+def test_after_settings_that_are_refused_the_former_ones_are_in_force(server: Server) -> None:
+    with dm_env_rpc_client.make(server.address, {"size": 3}) as env:
+        env.reset()
+        env.step({"a": 1})
+        with pytest.raises(DmEnvRpcError, match="does not take these settings: size is at least 1"):
+            env.reset({"size": 0})
+        assert env.reset().observation["x"].tolist() == [3] * 3
+        assert Simulator.made == [3, 3]
+
+
+def test_a_reset_world_that_changes_specs_is_refused(server: Server) -> None:
+    with (
+        dm_env_rpc_client.make(server.address) as env,
+        dm_env_rpc_client.connect(server.address) as other,
+    ):
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="these settings change the specs"):
+            dm_env_rpc_client.reset_world(other, str(env.world_name), {"size": 4})
+        assert Simulator.made == [2, 4, 2]
+        with pytest.raises(DmEnvRpcError, match="sequence"):
+            env.step({"a": 1})
+        assert env.reset().observation["x"].tolist() == [2, 2]
+
+
+def test_where_the_former_settings_fail_as_well_the_world_says_so(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dm_env_rpc_client.make(server.address) as env:
+        env.reset()
+
+        def fail(self: Simulator, size: int = 2) -> None:
+            raise OSError("the licence server is gone")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Simulator, "__init__", fail)
+            with pytest.raises(DmEnvRpcError, match="licence server"):
+                env.reset({"size": 3})
+        with pytest.raises(DmEnvRpcError, match="destroy this world and create one"):
+            env.reset()
+    assert [str(error) for error in server.errors] == ["the licence server is gone"]
+    server._serving._host.error_log._kept.clear()
+    with dm_env_rpc_client.make(server.address) as env:
+        assert env.reset().first()
+
+
+def test_a_trainer_that_was_killed_frees_it_within_two_seconds(server: Server) -> None:
+    program = (
+        "import dm_env_rpc_client, time\n"
+        f"env = dm_env_rpc_client.make({server.address!r})\n"
+        "env.reset()\n"
+        "print('running', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == b"running\n"
+        trainer.send_signal(signal.SIGKILL)
+    with time_limit(2.0):
+        assert settles(lambda: server.world_count == 0 and Simulator.alive == 0)
+    with dm_env_rpc_client.make(server.address, {"size": 4}) as env:
+        assert env.reset().observation["x"].shape == (4,)
+
+
+def test_batches_are_for_factories_that_make_them(server: Server) -> None:
+    with pytest.raises(EnvironmentsFailedError, match="singleton"):
+        BatchedEnvironment(server.address, 2)
+    with dm_env_rpc_client.make(server.address) as env:
+        assert env.reset().first()
+
+
+def test_a_vector_environment_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def vector() -> gymnasium.vector.VectorEnv:
+        return gymnasium.make_vec("CartPole-v1", num_envs=3)
+
+    with serve(vector, singleton=True) as server, BatchedEnvironment(server.address, 3) as envs:
+        assert envs.reset().observation["observation"].shape == (3, 4)
+
+
+def test_it_is_for_one_process() -> None:
+    with pytest.raises(SpecError, match="start a server for each simulator instead"):
+        serve(Simulator, singleton=True, processes=2)
+    with pytest.raises(SpecError, match="singleton"):
+        serve(Simulator, singleton="yes")  # type: ignore[arg-type]
