@@ -87,7 +87,7 @@ class _Interruption(NamedTuple):
 
 
 class _Closed(dm_env.Environment):
-    """In the place of an environment that was closed for another, which could not be made."""
+    """The stand-in for an environment that was closed for another that could not be made."""
 
     def reset(self) -> dm_env.TimeStep:
         raise RequestError.not_now(
@@ -191,7 +191,8 @@ class EnvironmentWorld(OwnedWorld):
                 return self._interruption
             # The agent resets the world, too; the two resets would wait for each other.
             self._finish_interruption()
-        # Made before anything ends: settings that fail leave the sequence running.
+        # Made before anything ends: except with `singleton`, invalid settings leave the sequence
+        # running.
         made = self._make_again(settings)
         if made is not None and self._agent and made.flat_specs.specs != self._agent.specs:
             self._discard(made)
@@ -308,13 +309,13 @@ class EnvironmentWorld(OwnedWorld):
             raise
 
     def _discard(self, made: _Made) -> None:
-        """Close an environment made for settings that do not come into force."""
+        """Close an environment whose settings do not come into force."""
         made.environment.close()
         if self._singleton:
             self._restore(self._made)
 
     def _restore(self, former: _Made) -> None:
-        """Make the environment again that was closed for another; its sequence is lost."""
+        """Recreate the environment that was closed for another; its sequence is lost."""
         self._is_running = False
         self._made = self._with_flat_specs(self._make(former.settings), former.settings)
 
