@@ -91,7 +91,8 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
     lengths = {name: len(values) for name, values in flat.items()}
     if len(set(lengths.values())) != 1:
         raise SpecError(
-            f"every action of an unroll has the same number of steps, got {lengths or 'no actions'}"
+            "all actions of an unroll must have the same number of steps, got "
+            f"{lengths or 'no actions'}"
         )
     length = next(iter(lengths.values()))
     for name, values in flat.items():

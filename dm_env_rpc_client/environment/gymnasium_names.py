@@ -52,7 +52,7 @@ class _Missing:
         self._meant = meant
 
     def __get__(self, instance: Any, owner: type[DmEnvNames]) -> Any:
-        place = f", which has {self._meant} in its place" if self._meant else ""
+        place = f", which has {self._meant} instead" if self._meant else ""
         raise AttributeError(
             f"{owner.__name__!r} object has no attribute {self._name!r}: it is an environment of "
             f"dm_env{place}; for the interface of Gymnasium use {owner._gymnasium_call}",

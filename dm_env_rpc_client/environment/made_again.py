@@ -65,7 +65,8 @@ class Making(NamedTuple):
             if self.keywords.get(name):
                 raise SpecError(
                     f"{what} cannot be pickled, because its {name} may be a secret, and pickles "
-                    f"are stored and sent; pickle a function that reads the {name} and makes it"
+                    f"are stored and sent; pickle a function that reads the {name} and makes the "
+                    "environment instead"
                 )
 
 
@@ -91,8 +92,8 @@ class MadeAgain:
     def _known_making(self, what: str) -> Making:
         if self._making is None:
             raise SpecError(
-                f"{type(self).__name__} cannot be {what}, because it uses a connection that was "
-                "given to it, and a connection cannot; `make` an environment at an address instead"
+                f"{type(self).__name__} cannot be {what}, because it uses a connection of its "
+                "caller; `make` an environment at an address instead"
             )
         return self._making
 

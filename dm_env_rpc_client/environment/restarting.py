@@ -182,8 +182,8 @@ class Supervision:
         # Last, since a filter may turn it into an error. With the number, since Python shows equal
         # texts only once.
         warnings.warn(
-            f"the environment at {address} was lost and started again, for the {self.count}. time; "
-            f"the sequence that was running has ended: {loss}",
+            f"the environment at {address} was lost and restarted (restart {self.count}); the "
+            f"running sequence has ended: {loss}",
             RestartWarning,
             stacklevel=3,
         )
@@ -199,8 +199,8 @@ class Supervision:
             if specs[kind] != before:
                 raise SpecError(
                     f"the environment has another {kind} since it was restarted: "
-                    f"{difference(before, specs[kind])}. A restart sends the settings of the "
-                    "creation and of joining, and none of a reset"
+                    f"{difference(before, specs[kind])}. A restart repeats the settings of "
+                    "creation and joining, but not those of resets"
                 )
 
 

@@ -451,7 +451,7 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
         if not _are_equal(one, other):
             text = (
                 f"row {index} of the batch has another {kind}() than row 0: {other} instead of "
-                f"{one}; the environments of one batch have the same"
+                f"{one}; environments of one batch must have the same"
             )
             raise RequestError.invalid(text) if has_settings else RuntimeError(text)
 

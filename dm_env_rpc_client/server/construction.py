@@ -129,7 +129,7 @@ def construct_rows(
         if next(rows):
             raise RequestError.invalid(
                 f"setting {NUM_ENVS!r}: this server hosts one environment at a time (singleton); "
-                f"serve a factory with the argument {NUM_ENVS!r}, or leave the setting out"
+                f"serve a factory with the argument {NUM_ENVS!r}, or omit the setting"
             )
         return make(settings)
 
@@ -187,7 +187,7 @@ def _construct_row(
     if hasattr(made, "close"):
         made.close()
     raise RequestError.invalid(
-        f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, and batches are made of "
+        f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, and batches consist of "
         "environments with one agent"
     )
 

@@ -71,8 +71,8 @@ def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:
             raise SpecError(f"{what}: {error}") from error
     elif isinstance(hosted, World | Game):
         raise SpecError(
-            f"{what} is a {type(hosted).__name__} that exists already, which is the only world of "
-            f"its server: pass it alone, or what makes one, such as {type(hosted).__name__}"
+            f"{what} is an existing {type(hosted).__name__}, which must be the only world of its "
+            f"server: pass it alone, or pass a factory, such as {type(hosted).__name__}"
         )
     elif _is_environment(hosted):
         return Instance(hosted)
@@ -101,7 +101,7 @@ def _check_callable(factory: Any, what: str) -> None:
     if isinstance(factory, type):
         _check_class(factory, what)
     if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(factory):
-        raise SpecError(f"{what}: {factory.__name__} returns no environment when it is called")
+        raise SpecError(f"{what}: {factory.__name__} returns no environment when called")
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):

@@ -199,8 +199,8 @@ class ServeOptions:
             existing.append(f"a {type(self.made).__name__}")
         if existing:
             raise SpecError(
-                f"processes={self.processes}: {existing[0]} that exists already belongs to this "
-                "process; pass what makes one, such as its class"
+                f"processes={self.processes}: {existing[0]} exists already and belongs to this "
+                "process; pass a factory, such as its class"
             )
         if not hasattr(select, "epoll"):
             raise SpecError(f"a server with processes takes {why_no_epoll()}")

@@ -399,5 +399,5 @@ def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, A
         parts = {str(index): part for index, part in enumerate(structure)}
     if taken:
         levels = (str(key).partition(nesting.SEPARATOR)[0] for key in parts)
-        check_taken(levels, single, dict.fromkeys(taken, "a name that every batch has itself"))
+        check_taken(levels, single, dict.fromkeys(taken, "a name reserved for batches"))
     return parts

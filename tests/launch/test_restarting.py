@@ -111,7 +111,7 @@ def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(
 ) -> None:
     lossy.reset()
     assert env.step({"value": 1}).last()
-    with pytest.warns(RestartWarning, match=r"was lost and started again, for the 1\. time"):
+    with pytest.warns(RestartWarning, match=r"was lost and restarted \(restart 1\)"):
         assert env.step({"value": 1}).first()
     lossy.reset()
     assert env.step({"value": 1}).last()

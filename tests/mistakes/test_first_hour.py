@@ -250,15 +250,15 @@ TAKEN_FOR_GYMNASIUM = {
     ),
     "action_space": Mistake(
         lambda env: env.action_space, "object has no", "'action_space'",
-        "which has action_spec() in its place", AttributeError,
+        "which has action_spec() instead", AttributeError,
     ),
     "observation_space": Mistake(
         lambda env: env.observation_space.shape, "object has no", "'observation_space'",
-        "which has observation_spec() in its place", AttributeError,
+        "which has observation_spec() instead", AttributeError,
     ),
     "single_action_space": Mistake(
         lambda env: env.single_action_space, "object has no", "'single_action_space'",
-        "which has action_spec() in its place", AttributeError,
+        "which has action_spec() instead", AttributeError,
     ),
     "render()": Mistake(
         lambda env: env.render(), "object has no", "'render'", "has observations", AttributeError,

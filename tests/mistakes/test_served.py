@@ -76,11 +76,11 @@ AT_SERVE: dict[str, Mistake] = {
     ),
     "an instance with several processes": Mistake(
         lambda: serve(CountdownEnv(), processes=2), "processes=2", "an instance of CountdownEnv",
-        "pass what makes one",
+        "pass a factory",
     ),
     "a game in a dict": Mistake(
-        lambda: serve({"x": Race()}), "environment 'x'", "a Race that exists already",
-        "pass it alone, or what makes one, such as Race",
+        lambda: serve({"x": Race()}), "environment 'x'", "an existing Race",
+        "pass it alone, or pass a factory, such as Race",
     ),
     "a default action": Mistake(
         lambda: serve(Countdown(), default_actions={"substract": 1}), "default action",

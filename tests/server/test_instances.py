@@ -315,7 +315,7 @@ def test_a_dict_has_instances_beside_factories() -> None:
         assert one.threads.seen["action_spec"] != other.threads.seen["action_spec"]
         assert server.stop()
     assert (one.threads.closed, other.threads.closed) == (1, 1)
-    with pytest.raises(SpecError, match="environment 'race' is a Race that exists already"):
+    with pytest.raises(SpecError, match="environment 'race' is an existing Race"):
         serve({"race": Race()})
 
 

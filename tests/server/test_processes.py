@@ -275,7 +275,7 @@ def test_tls_and_tokens(tmp_path: Path, transport: Transport) -> None:
     [
         (lambda: hosted.make(note=""), {}, "environment cannot be given to worker.*of a module"),
         ({"a": lambda: hosted.make(note="")}, {}, "environment 'a' cannot be given"),
-        (Race(), {}, "a Race that exists already.*its class"),
+        (Race(), {}, "a Race exists already.*its class"),
         (Where, {"processes": 0}, "processes must be an integer of at least 1"),
         (Where, {"processes": True}, "processes must be an integer of at least 1"),
         (Where, {"idle_world_seconds": -1}, "idle_world_seconds"),

@@ -221,8 +221,8 @@ def _open_batches(
                 if adaptor.count != len(rows):
                     worlds.close()
                     raise SpecError(
-                        f"asked for {len(rows)} rows, the server at {sites.of[rows[0]].name} made "
-                        f"a batch of {adaptor.count}"
+                        f"requested {len(rows)} rows, but the server at "
+                        f"{sites.of[rows[0]].name} made a batch of {adaptor.count}"
                     )
             return worlds
     return None
@@ -272,5 +272,5 @@ def _number(connection: Connection, pending: Any) -> int:
         return max(0, int(found)) if found.dtype.kind in "iu" and found.shape == () else 0
     # A server without this extension answers with an error, with nothing, or ends the stream.
     except (DmEnvRpcClientError, protobuf_message.DecodeError, TypeError, ValueError) as error:
-        _log.debug("%s says nothing of batches: %s", connection.address, error)
+        _log.debug("%s does not report batches: %s", connection.address, error)
         return 0

@@ -149,7 +149,8 @@ class EnvironmentPool:
                 if found != first[kind]:
                     raise SpecError(
                         f"{self.label(index)} has another {kind} than {self.label(0)}: "
-                        f"{difference(first[kind], found)}; environments of one batch have the same"
+                        f"{difference(first[kind], found)}; environments of one batch must have "
+                        "the same"
                     )
 
     def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:

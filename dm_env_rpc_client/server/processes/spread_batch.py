@@ -37,8 +37,8 @@ from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 _LOST = (
-    "ChildProcessError: the process that this row was in has ended; the row is recreated, and "
-    "begins a sequence with the next step"
+    "ChildProcessError: the process of this row has ended; the row is recreated, and begins a "
+    "sequence with the next step"
 )
 
 
@@ -220,7 +220,8 @@ class SpreadBatch(AnyBatch):
             if isinstance(error, _LostError):
                 raise StreamStatusError(
                     "UNAVAILABLE",
-                    "a process for rows of the batch has ended; what the request did is unknown",
+                    "a process for rows of the batch has ended; the effect of the request is "
+                    "unknown",
                 ) from error
             raise
 

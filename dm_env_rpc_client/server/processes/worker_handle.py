@@ -32,8 +32,8 @@ _LOGGERS = ("", *(f"dm_env_rpc_client{name}" for name in ("", ".server", ".serve
 """Loggers whose levels the workers share."""
 
 ADVICE = (
-    "pass what another process can import: a function or a class of a module, functools.partial of "
-    "one, or a text such as 'my_module:make'"
+    "pass something that another process can import: a function or a class of a module, "
+    "functools.partial of one, or a text such as 'my_module:make'"
 )
 
 LOOK_SECONDS = 0.25
@@ -201,7 +201,7 @@ class WorkerProcess:
             return
         if not self.failure:
             raise ChildProcessError(
-                f"a worker process {self.ended} while it started; its output says why. A "
+                f"a worker process {self.ended} while it started; its output has the reason. A "
                 "script that serves needs `if __name__ == '__main__':` around its code"
             )
         raise SpecError(

@@ -131,7 +131,7 @@ class SharedWorld(OwnedWorld):
                 raise RequestError(
                     code_pb2.DEADLINE_EXCEEDED,
                     f"the world is reset once every participating agent has taken a step; within "
-                    f"{self._step_timeout} s there was none of {', '.join(told)}",
+                    f"{self._step_timeout} s, no step came from {', '.join(told)}",
                 )
 
     @contextlib.contextmanager
@@ -337,11 +337,11 @@ class SharedWorld(OwnedWorld):
         if self._uninformed is not None:
             reasons.append("the world is being reset")
             reasons += [
-                f"player {a.player!r} has not been told by a step" for a in self._uninformed
+                f"player {a.player!r} has not been informed by a step" for a in self._uninformed
             ]
         if not reasons:
             others = [each for each in self._taking_part() if each is not waiting]
-            reasons += [f"player {each.player!r} goes on with the sequence" for each in others]
+            reasons += [f"player {each.player!r} continues the sequence" for each in others]
         return reasons
 
 

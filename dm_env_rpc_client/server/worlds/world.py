@@ -344,4 +344,4 @@ def was_closed() -> RequestError:
 
 def still_in_a_step() -> TimeoutError:
     """Return the error for a world that cannot be closed in time."""
-    return TimeoutError("the environment is still in a step, and is not closed before that ends")
+    return TimeoutError("the environment is still in a step, and is closed when that ends")

@@ -291,7 +291,7 @@ def deaf(num_envs: int = 2) -> Any:
 def test_a_factory_that_takes_no_notice_of_the_number_is_found_out() -> None:
     with serve(deaf) as server:
         with pytest.raises(
-            SpecError, match=r"asked for 3 rows, the server at .* made a batch of 2"
+            SpecError, match=r"requested 3 rows, but the server at .* made a batch of 2"
         ):
             RemoteVectorEnv(server.address, 3)
         assert server.world_count == 0

@@ -165,7 +165,7 @@ def playing(game: Race, **options: Any) -> Iterator[list[Any]]:
 def test_a_reset_of_the_world_names_whom_it_waits_for() -> None:
     with playing(Race(), step_timeout=0.5) as (first, _):
         with pytest.raises(
-            DmEnvRpcError, match=r"within 0.5 s there was none of player 1"
+            DmEnvRpcError, match=r"within 0.5 s, no step came from player 1"
         ) as caught:
             reset_world(first.connection, "", {})
         assert caught.value.code_name == "DEADLINE_EXCEEDED"
@@ -186,5 +186,5 @@ class Leaving(Race):
 def test_a_step_that_waits_for_the_end_of_a_sequence_names_who_goes_on() -> None:
     with playing(Leaving(length=9), step_timeout=0.5) as (first, _):
         assert first.step({"move": 1}).last()
-        with pytest.raises(DmEnvRpcError, match="player 1 goes on with the sequence"):
+        with pytest.raises(DmEnvRpcError, match="player 1 continues the sequence"):
             first.step({"move": 1})

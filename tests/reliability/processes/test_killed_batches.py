@@ -185,7 +185,7 @@ class Book:
           said: the actions, [N].
           failed: the rows, and why.
         """
-        assert all("this row was in has ended" in str(why) for why in failed.values())
+        assert all("the process of this row has ended" in str(why) for why in failed.values())
         self.steps += 1
         for row in range(ROWS):
             last = self._last[row]

@@ -495,7 +495,7 @@ def test_rows_of_a_process_that_has_ended_fail_once_and_are_made_anew(spread: Se
         step = stepped(env, DO_NOTHING)
         errors = json.loads(step[batches.ROW_ERRORS])
         assert set(errors) == {"2", "3", "4"}
-        assert "the process that this row was in has ended" in errors["2"]
+        assert "the process of this row has ended" in errors["2"]
         assert pids_of(step) == before, "rows that failed have their last values"
         step = stepped(env, DO_NOTHING)
         assert (step[batches.ROW_ERRORS], step[batches.STEP_TYPE].tolist()) == ("", [1, 1, 0, 0, 0])

@@ -234,7 +234,7 @@ def test_names_of_a_batch_are_refused_in_its_rows(key: str) -> None:
     with serve(lambda: Structured(spec)) as server:
         with make(server.address) as env:  # Alone there is nothing to confuse it with.
             assert list(env.reset().observation) == [key.partition(".")[0], "x"]
-        with pytest.raises(DmEnvRpcError, match="has itself; rename it"):
+        with pytest.raises(DmEnvRpcError, match="reserved for batches; rename it"):
             make(server.address, {"num_envs": 2})
 
 
@@ -244,7 +244,7 @@ def test_an_action_of_the_name_of_the_mask_is_no_mask() -> None:
         return Structured({"y": array()}, spec)
 
     with serve(make_one) as server:
-        with pytest.raises(DmEnvRpcError, match=r"'step_mask'.*has itself; rename it"):
+        with pytest.raises(DmEnvRpcError, match=r"'step_mask'.*reserved for batches; rename it"):
             make(server.address, {"num_envs": 2})
         # A stream for each environment, where it is an action like any other.
         with BatchedEnvironment(server.address, 2) as env:
