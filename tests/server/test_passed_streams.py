@@ -136,7 +136,7 @@ def test_a_stream_ends_with_the_worker_in_which_it_has_joined_a_world(
     ask(stream, join_world={"world_name": name})
     ask(stream, step={})
     workers.ends_at = field
-    with pytest.raises(StreamStatusError, match="world was in has ended") as ended:
+    with pytest.raises(StreamStatusError, match="world has ended") as ended:
         ask(stream, **{field: {}})
     assert ended.value.code == "UNAVAILABLE"
 

@@ -145,7 +145,7 @@ def test_what_an_environment_has_forked_keeps_no_client_waiting(tmp_path: Path) 
     ):
         os.kill(pid_of(env), signal.SIGKILL)
         try:
-            with time_limit(5), pytest.raises(ConnectionLostError, match="world was in has ended"):
+            with time_limit(5), pytest.raises(ConnectionLostError, match="world has ended"):
                 env.step({"do": 0})
         finally:
             os.kill(int(path.read_text()), signal.SIGKILL)
@@ -174,7 +174,7 @@ def test_a_worker_that_is_stopped_by_a_signal_is_replaced(count: int, seen: Seen
                     assert going_on.step({"do": 0}).mid()
                     time.sleep(0.05)  # A machine with two cores has other things to do, too.
                 slowest_error = max(slowest_error, time.monotonic() - begin)
-                with pytest.raises(ConnectionLostError, match="stream's world was in has ended"):
+                with pytest.raises(ConnectionLostError, match="stream's world has ended"):
                     future.result()
             assert settles(lambda: len(server.errors) > before)  # noqa: B023  # runs now
             text = str(server.errors[-1])

@@ -153,7 +153,7 @@ def test_a_worker_that_is_gone_is_told(server: Server) -> None:
         send_message(far.control, "stop", 0.0)
         # Another has its place.
         assert settles(lambda: workers_of(server)._workers[far.index] is not far)
-        with pytest.raises(ConnectionLostError, match="stream's world was in has ended") as lost:
+        with pytest.raises(ConnectionLostError, match="stream's world has ended") as lost:
             env.reset()
         assert lost.value.code == "UNAVAILABLE"
         with mine.reopen() as later:

@@ -153,7 +153,7 @@ def test_workers_that_are_killed_take_their_own_worlds_only(count: int, seen: Se
         replaced_after_s=slowest_replacement,
     )
     assert lost_connections > 0
-    assert all("stream's world was in has ended" in text for text in said), said
+    assert all("stream's world has ended" in text for text in said), said
     assert slowest_error < NOTICED_SECONDS + stopwatch.allowance
     assert settles(lambda: thread_count() <= threads + 1, 10)
     # multiprocessing keeps two of its shared memory, and one to what frees it.
