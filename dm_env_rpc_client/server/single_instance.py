@@ -22,7 +22,7 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 
-_PASS_A_FUNCTION = "to serve more, pass serve what makes one, such as a class or a function"
+_PASS_A_FUNCTION = "to serve more, pass a factory to `serve`, such as a class or a function"
 
 
 class Instance:
@@ -87,8 +87,8 @@ class Instance:
             if self._is_lent:
                 raise RequestError.not_now(
                     f"this server hosts one environment, {self.name}, in one world at a time, and "
-                    "that world exists; destroy it first (it also ends a while after its client "
-                    f"has gone, see idle_world_seconds); {_PASS_A_FUNCTION}"
+                    "that world exists; destroy it first (it also ends some time after its client "
+                    f"disconnects, see idle_world_seconds); {_PASS_A_FUNCTION}"
                 )
             self._is_lent = True
         try:
@@ -102,8 +102,8 @@ class Instance:
         own = ", ".join(map(repr, self._reset_settings))
         name = next((name for name in settings if name != NUM_ENVS), NUM_ENVS)
         raise RequestError.invalid(
-            f"setting {name!r}: this server hosts one environment that existed "
-            f"before, {self.name}, so that a world takes no settings"
+            f"setting {name!r}: this server hosts one existing environment, {self.name}, so its "
+            "worlds take no settings"
             f"{f'; the Reset of its agent takes {own}' if own else ''}; {_PASS_A_FUNCTION}"
         )
 

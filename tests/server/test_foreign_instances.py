@@ -81,7 +81,7 @@ def test_gymnasium(transport: Any) -> None:
         with make(server.address, {"num_envs": 1}, transport=transport) as batch:
             batch.reset()
             batch.step({"action": np.zeros(1, int)})
-        with pytest.raises(EnvironmentsFailedError, match="pass serve what makes"):
+        with pytest.raises(EnvironmentsFailedError, match="pass a factory to"):
             RemoteVectorEnv(server.address, 2, transport=transport)
         assert lamp.threads.closed == 0
         assert server.stop()

@@ -81,7 +81,7 @@ def test_a_second_world_is_refused(transport: Any) -> None:
     ):
         name = create_world(connected)
         with pytest.raises(
-            DmEnvRpcError, match=r"an instance of Level.*pass serve what makes"
+            DmEnvRpcError, match=r"an instance of Level.*pass a factory to"
         ) as no:
             create_world(connected)
         assert no.value.code == code_pb2.FAILED_PRECONDITION
@@ -109,9 +109,9 @@ def test_a_world_whose_client_has_gone_makes_room() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"size": 3}, "setting 'size'.*an instance of Level.*takes 'gain'.*pass serve what makes"),
+        ({"size": 3}, "setting 'size'.*an instance of Level.*takes 'gain'.*pass a factory to"),
         ({"size.x": 3}, "setting 'size'"),
-        ({"num_envs": 2}, "setting 'num_envs' is 2: this server hosts one.*pass serve what makes"),
+        ({"num_envs": 2}, "setting 'num_envs' is 2: this server hosts one.*pass a factory to"),
         ({"num_envs": 1, "rows.size": [3]}, "setting 'size'"),
         ({"num_envs": 0}, "a batch has 1 to"),
     ],
@@ -155,7 +155,7 @@ def test_a_batch_of_one_row() -> None:
         with BatchedEnvironment(server.address, 1) as envs:
             assert envs.reset().observation["steps"].tolist() == [1]
         with pytest.raises(
-            EnvironmentsFailedError, match=r"'num_envs' is 3: .*pass serve what makes"
+            EnvironmentsFailedError, match=r"'num_envs' is 3: .*pass a factory to"
         ):
             BatchedEnvironment(server.address, 3)
         assert server.world_count == 0

@@ -121,7 +121,7 @@ def test_a_request_that_may_have_ended_a_worker_is_not_given_to_another(
     workers: Workers, stream: PassedStream
 ) -> None:
     workers.ends_at = "create_world"
-    with pytest.raises(StreamStatusError, match="was to answer the request has ended") as ended:
+    with pytest.raises(StreamStatusError, match="answering the request has ended") as ended:
         ask(stream, create_world={})
     assert (ended.value.code, workers.asked) == ("UNAVAILABLE", [(0, "create_world")])
     assert [share.placed for share in workers.shares] == [0, 0]
