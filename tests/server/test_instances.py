@@ -80,9 +80,7 @@ def test_a_second_world_is_refused(transport: Any) -> None:
         connect(server.address, transport=transport) as connected,
     ):
         name = create_world(connected)
-        with pytest.raises(
-            DmEnvRpcError, match=r"an instance of Level.*pass a factory to"
-        ) as no:
+        with pytest.raises(DmEnvRpcError, match=r"an instance of Level.*pass a factory to") as no:
             create_world(connected)
         assert no.value.code == code_pb2.FAILED_PRECONDITION
         assert (server.world_count, server.stats().refusals, server.stats().errors) == (1, 1, 0)
@@ -154,9 +152,7 @@ def test_a_batch_of_one_row() -> None:
         assert level.threads.closed == 0
         with BatchedEnvironment(server.address, 1) as envs:
             assert envs.reset().observation["steps"].tolist() == [1]
-        with pytest.raises(
-            EnvironmentsFailedError, match=r"'num_envs' is 3: .*pass a factory to"
-        ):
+        with pytest.raises(EnvironmentsFailedError, match=r"'num_envs' is 3: .*pass a factory to"):
             BatchedEnvironment(server.address, 3)
         assert server.world_count == 0
     level.threads.the_one("step", "close")
