@@ -1,4 +1,13 @@
-"""A joined connection as a dm_env.Environment."""
+"""A joined connection as a dm_env.Environment.
+
+The hot path: `step` encodes the action, and the connection sends it and waits for the answer. Pools
+use its parts to step several environments: `_prepare_step` for all actions, `_start_step` for all,
+then `_finish_step`. `rollout` and `unroll` keep several steps in flight. Other requests are
+exchanges; see `joined_adaptor.py`.
+
+An interrupt that loses an answer makes the connection unusable, so that no later step follows an
+unseen one.
+"""
 
 from __future__ import annotations
 

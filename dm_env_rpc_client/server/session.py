@@ -2,6 +2,11 @@
 
 No I/O. Every request gets exactly one answer: the payload of the same name, or an error
 Status. A request that fails changes nothing ("Errors" in the protocol overview).
+
+Steps are decoded and encoded without protobuf messages (`_step_fast`). All other requests, and
+unusual steps, are parsed within the limits and go through `handle`. The owner of a world answers
+its streams; a request that might have to wait raises ElsewhereError there, before any effect, and a
+thread that owns no world executes it.
 """
 
 from __future__ import annotations
