@@ -3,13 +3,13 @@
 The guide is `docs/how-to/serve.md`.
 """
 
-# Read `worlds/world.py` first: the interface of what is served. `options.py` says how to serve,
+# Read `worlds/world.py` first: the interface of served worlds. `options.py` has the options,
 # `session.py` answers the requests of one stream, `serving.py` puts worlds behind a listener,
-# `factories.py` looks at what is served, `single_instance.py` serves an environment that exists
-# already, `processes/` puts worlds into other processes, `games/` holds the example environments.
+# `factories.py` validates the sources of environments, `single_instance.py` serves an existing
+# environment, `processes/` puts worlds into other processes, `games/` holds example environments.
 #
-# The names are imported when they are first used: the command line reads `options.py`, and must not
-# import more than that.
+# Names are imported at their first use: the command line reads `options.py`, and must not import
+# more than that.
 
 import lazy_loader
 
