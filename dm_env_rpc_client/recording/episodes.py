@@ -25,7 +25,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.tensors.packing import unpack_tensor
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
-# Memory per episode and step besides arrays, measured with CPython 3.11.
+# Memory per episode, pending request and spec, measured with CPython 3.11.
 _EPISODE_BYTES = 2000
 _REQUEST_BYTES = 200
 _SPEC_BYTES = 3000
