@@ -20,10 +20,10 @@ Array: TypeAlias = npt.NDArray[Any]
 class Batch(NamedTuple):
     """The results of N environments in T steps.
 
-    `actions[t]` was chosen at the TimeStep `timesteps[t]`, and led to `timesteps[t + 1]`. So a batch
-    has one more TimeStep than actions, and its last TimeStep is also the first one of the next
-    batch of the same environments. A LAST TimeStep is followed by FIRST; the environment ignored
-    the action between them.
+    `actions[t]` was chosen at the TimeStep `timesteps[t]`, and led to `timesteps[t + 1]`. So a
+    batch has one more TimeStep than actions, and its last TimeStep is also the first one of the
+    next batch of the same environments. A LAST TimeStep is followed by FIRST; the environment
+    ignored the action between them.
 
     The arrays belong to the caller and are writable.
 
