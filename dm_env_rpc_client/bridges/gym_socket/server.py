@@ -62,7 +62,7 @@ class Server:
         # alive.
         self._finalizer = weakref.finalize(self, listener.close)
         if options.processes:
-            # A finalizer could run too late: at exit, multiprocessing waits for its processes.
+            # Must run before multiprocessing, at exit, waits for its processes to end by SIGTERM.
             self._finalizer.atexit = False
             multiprocessing.util.Finalize(self, _stop_at_exit, (weakref.ref(self),), exitpriority=0)
         self._accepting = threading.Thread(
