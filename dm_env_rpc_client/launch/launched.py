@@ -220,11 +220,11 @@ def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> N
     for what, given in named:
         try:
             has_nul = b"\0" in os.fsencode(given)  # type: ignore[arg-type]  # TypeError is caught
-            reason = "it has a NUL byte" if has_nul else ""
+            reason = "it contains a NUL byte" if has_nul else ""
         except (TypeError, UnicodeEncodeError) as error:
             reason = f"it must be text in the encoding of files ({type(error).__name__})"
         if reason:  # Raised outside `except`: a chained encoding error would contain the text.
-            raise SpecError(f"{what} cannot be given to a program: {reason}")
+            raise SpecError(f"{what} cannot be passed to a program: {reason}")
 
 
 def _how_ended(code: int) -> str:

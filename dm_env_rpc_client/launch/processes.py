@@ -167,7 +167,7 @@ def from_python(
     module, found, name = reference.partition(":")
     if not found or not module or not name or module == "__main__":
         raise SpecError(
-            "an environment in a process of its own looks like MODULE:NAME, such as my_envs:Walker "
+            "an environment in a separate process looks like MODULE:NAME, such as my_envs:Walker "
             f"(not in __main__, which the process cannot import), got {reference!r}"
         )
     if thread is not None:
@@ -268,10 +268,10 @@ def other_python(
     code, printed, errors = asked([python, "-c", _WHAT_IT_HAS], named, late, timeout, env, cwd)
     words = printed.split()
     if code or len(words) != 3 or not (words[0] + words[1]).isdecimal():
-        raise LaunchError("is no Python", named, code, printed + errors)
+        raise LaunchError("is not a Python interpreter", named, code, printed + errors)
     if (int(words[0]), int(words[1])) < _OLDEST:
         found, needed = ".".join(words[:2]), ".".join(map(str, _OLDEST))
-        raise LaunchError(f"is Python {found}; servers take {needed} or later", named, None, "")
+        raise LaunchError(f"is Python {found}; servers need {needed} or later", named, None, "")
     if words[2] == "True":
         return [*_package_server(python, thread), reference]
     chosen = [] if thread is None else ["--thread", thread]

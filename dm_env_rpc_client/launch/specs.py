@@ -85,9 +85,7 @@ def _without_thread(text: str) -> tuple[str, bool]:
     if not found:
         return text, False
     if option.split() != ["--thread", "main"]:
-        raise SpecError(
-            f"behind python:{reference} there may be --thread main and nothing else, got {option!r}"
-        )
+        raise SpecError(f"only --thread main may follow python:{reference}, got {option!r}")
     return reference, True
 
 

@@ -330,9 +330,7 @@ def _decompressed(chunk: records.Chunk, budget: FileBudget) -> bytes:
 def _of_zstd(data: bytes, size: int) -> bytes:
     declared = zstandard.frame_content_size(data)
     if declared not in (-1, size):
-        raise Damage(
-            f"the compressed data say that they are {declared} bytes, the chunk says {size}"
-        )
+        raise Damage(f"the compressed data declare {declared} bytes, but the chunk declares {size}")
     decompressor = zstandard.ZstdDecompressor()
     return decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
 

@@ -192,7 +192,7 @@ class _Request:
             return f"a request of {size} bytes"
         text = text_format.MessageToString(self.message, as_one_line=True)
         if not text:
-            return f"{size} bytes that are no request of this version"
+            return f"{size} bytes of an unknown request"
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({size} bytes)"
 
 
@@ -264,7 +264,7 @@ class _ReplayedStream(ServerStream):
         if self._next is None:
             return _error(
                 code_pb2.OUT_OF_RANGE,
-                f"{place} is {request}, but there were {self._answered} requests only",
+                f"{place} is {request}, but only {self._answered} requests were recorded",
             )
         recorded, answer = _Request(self._next[0]), self._next[1]
         if not recorded.is_same(request) and not self._differs_in_ignored_actions(

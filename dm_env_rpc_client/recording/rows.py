@@ -148,7 +148,7 @@ class Rows:
         """
         if batches.STEP_TYPE not in values:
             raise ProtocolError(
-                f"it does not have the observation {batches.STEP_TYPE!r}, as the steps before had"
+                f"it does not have the observation {batches.STEP_TYPE!r}, unlike earlier steps"
             )
         batches.check_step(values, self._count)
         kinds = values[batches.STEP_TYPE]
