@@ -226,7 +226,7 @@ class RayRollouts(Rollouts):
       envs_per_actor: see `Rollouts`.
       weights: see `Rollouts`. Ray sends them to each machine once.
       seed: see `Rollouts`.
-      attempts: maximum number of replacements of an actor without a delivered batch in between.
+      attempts: maximum number of consecutive replacements of an actor without a delivered batch.
       start_timeout: time limit, in seconds, for all actors to create their environments.
       batch_timeout: time limit, in seconds, for a batch, including the creation of environments in
         a new actor; None for no limit. It detects frozen actors.

@@ -147,9 +147,9 @@ def _joined(parts: List[Any]) -> Any:
 def _parts(
     tags: Any, data: Any, budget: _Budget, choice: Any = (), what: str = "fields", count: int = 1
 ) -> Dict[int, List[Any]]:
-    """Return the bytes of fields by number: of those with some tags, of a choice the last ones.
+    """Return the bytes of fields with some tags, by number; the last field of a oneof wins.
 
-    Each field takes a count of something from the budget.
+    Each field charges `count` to the budget for `what`.
     """
     found: Dict[int, List[Any]] = {}
     at, end = 0, len(data)
@@ -248,8 +248,8 @@ _NAMES = "- float32 float64 int8 int32 int64 uint8 uint32 uint64 bool string pro
 _DTYPES = {k: np.dtype(_NAMES[k] if k < _STRING else object) for k in range(_FLOAT, _PROTO + 1)}
 _KINDS = {_DTYPES[kind]: kind for kind in range(_FLOAT, _STRING)}
 _WIDER = {np.dtype(a): np.dtype(b) for a, b in (("f2", "f4"), ("i2", "i4"), ("u2", "u4"))}
-_BLOCKS = (_FLOAT, _DOUBLE, _INT8, _UINT8)  # Whose elements on the wire are those in memory.
-# Tags: of elements that are not packed, of payloads, of what a tensor has.
+_BLOCKS = (_FLOAT, _DOUBLE, _INT8, _UINT8)  # Equal on the wire and in memory.
+# Tags of unpacked elements, of payloads, and of a tensor's fields.
 _SINGLE = {_FLOAT: 13, _DOUBLE: 9, 4: 8, 5: 8, 7: 8, 8: 8, _BOOL: 8}
 _COSTS = {_STRING: ("strings", 1), _PROTO: ("strings", 8)}  # Of an element, in LIMITS.
 _PAYLOADS = {kind << 3 | 2 for kind in _DTYPES}
@@ -978,7 +978,7 @@ def _numbers_of(array: Any) -> Tuple[Any, str]:
 
 
 def _from_numbers(numbers: Any, kind: str) -> Any:
-    """Return the array that `_numbers_of` has taken apart; ValueError."""
+    """Reverse `_numbers_of`; ValueError."""
     dtype = np.dtype(kind)
     if dtype.kind in "mM" and numbers.dtype == np.int64:
         return numbers.view(dtype)
@@ -1258,7 +1258,7 @@ class _Specs:
         return found
 
 
-_local = threading.local()  # `owner`: what this thread owns.
+_local = threading.local()  # `owner`: the _Owner of this thread.
 
 
 class _Owner:
