@@ -3,9 +3,9 @@
 The guide is `docs/how-to/ray.md`.
 """
 
-# Read `rollouts.py` first: a policy that acts in some environments, which `environments.py` opens
-# and steps; all workers in one process. `trajectories.py` is what they deliver. `on_ray.py` has
-# each worker in an actor, and servers in actors.
+# Read `rollouts.py` first: workers in one process, whose policies act in environments opened and
+# stepped by `environments.py`. `trajectories.py` defines the resulting batches. `on_ray.py` runs
+# workers and servers in Ray actors.
 
 from dm_env_rpc_client.distributed.environments import RemoteEnvironments
 from dm_env_rpc_client.distributed.on_ray import Loss, RayRollouts, RayServers

@@ -1,4 +1,4 @@
-"""The environments of one actor: each made by itself, or all together in batches at a server."""
+"""The environments of one actor, created one by one or in batches on servers."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MakeEnv: TypeAlias = Callable[[int], dm_env.Environment]
-"""Makes the environment with an index."""
+"""Creates the environment for an index."""
 
 IndexSettings: TypeAlias = "Mapping[str, Any] | Callable[[int], Mapping[str, Any]]"
 """Settings for all environments, or a function of an environment's index."""
 
 
 class RemoteEnvironments:
-    """Remote environments for rollouts; an actor steps all of its environments together.
+    """Remote environments for rollouts; each actor steps all its environments together.
 
-    Where a server makes batches, an actor has a batch of its environments there, which takes one
-    message a step; elsewhere each has a stream, as `BatchedEnvironment` has them.
+    If a server supports batches, the actor's environments there form a batch, with one message per
+    step; otherwise each has its own stream, as in `BatchedEnvironment`.
 
     Args:
-      addresses: one address, as for `make`, or several, over which the environments are distributed
-        in turn, by their indices.
-      create_world_settings: settings with which the world of each environment is created: for all,
-        or a function of its index.
-      join_world_settings: the same for joining it.
+      addresses: one address, as for `make`, or several, assigned to the environments in turn by
+        their indices.
+      create_world_settings: settings for creating the world of each environment: a mapping for all,
+        or a function of the index.
+      join_world_settings: settings for joining the worlds, in the same form.
       num_batches: as for `BatchedEnvironment`, in each actor.
-      **make_kwargs: for `make`, such as `request_timeout` or `restart`.
+      **make_kwargs: arguments of `make`, such as `request_timeout` or `restart`.
 
     Raises:
-      SpecError: an argument is of another type or out of range.
+      SpecError: an argument has the wrong type or is out of range.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RemoteEnvironments:
         self._make_kwargs = make_kwargs
 
     def open(self, env_ids: Sequence[int]) -> BatchedEnvironment:
-        """Open the environments with some indices, which follow one another.
+        """Open the environments with consecutive indices.
 
         Raises:
           As `BatchedEnvironment`.
@@ -99,20 +99,20 @@ class RemoteEnvironments:
 
 
 class ActorEnvironments(Protocol):
-    """The environments of an actor, N of them.
+    """The N environments of an actor.
 
-    What `begin` and `step` return, `put` takes. An EnvironmentsFailedError names environments by
-    their indices.
+    `put` takes the results of `begin` and `step`. An EnvironmentsFailedError identifies
+    environments by their indices.
     """
 
     def open(self) -> EnvironmentSpecs:
-        """Open them, unless that was done, and return the specs of one of them."""
+        """Open the environments, unless they are open, and return the specs of one."""
 
     def begin(self) -> Any:
-        """Begin a sequence in each, and return the first TimeSteps."""
+        """Begin a sequence in each environment, and return the first TimeSteps."""
 
     def step(self, actions: Any, latest: Any) -> Any:
-        """Take a step in each; where the last TimeStep was LAST, the next sequence begins.
+        """Step each environment; after a LAST TimeStep, the next sequence begins.
 
         Args:
           actions: each leaf [N, ...].
@@ -127,7 +127,7 @@ class ActorEnvironments(Protocol):
         """Put TimeSteps into a stack, at an index along time."""
 
     def close(self) -> None:
-        """Close them; never raise."""
+        """Close the environments; never raise."""
 
 
 Made = TypeVar("Made", MakeEnv, RemoteEnvironments)
@@ -139,12 +139,12 @@ def environments_of(
     actor: int,
     specs: EnvironmentSpecs | None,
 ) -> ActorEnvironments:
-    """Return the environments of an actor, not yet opened.
+    """Return the unopened environments of an actor.
 
     Args:
-      make_env: makes them.
-      env_ids: their indices.
-      actor: the number of the actor, by which errors name it.
+      make_env: creates the environments.
+      env_ids: the indices of the environments.
+      actor: the number of the actor, for errors.
       specs: the required specs; None for those of the first environment.
     """
     if isinstance(make_env, RemoteEnvironments):
@@ -174,7 +174,7 @@ class _Together(_Environments[RemoteEnvironments]):
             try:
                 envs = self._make_env.open(self._env_ids)
             except EnvironmentsFailedError as error:
-                # Those of a batch fail together.
+                # A batch opens as a whole, so all its environments fail together.
                 raise _failed(dict.fromkeys(self._env_ids, error), self._where) from error
             try:
                 specs = EnvironmentSpecs(*envs._single_specs())
@@ -203,9 +203,9 @@ class _Together(_Environments[RemoteEnvironments]):
             envs.close()
 
     def _named(self, act: Callable[[BatchedEnvironment], dm_env.TimeStep]) -> dm_env.TimeStep:
-        """Run a function; failures carry the index among all environments.
+        """Run a function; its failures identify environments by their global indices.
 
-        A SpecError says which environment is the first of the actor, from which its rows count.
+        A SpecError names the actor's first environment, since its row numbers start there.
         """
         assert self._envs is not None, "they are open"
         try:
@@ -218,7 +218,7 @@ class _Together(_Environments[RemoteEnvironments]):
 
 
 class _Separate(_Environments[MakeEnv]):
-    """Environments that are made one by one. Remote ones step at the same time."""
+    """Individually created environments; remote ones step concurrently."""
 
     _envs: tuple[dm_env.Environment, ...] = ()
 
@@ -277,7 +277,7 @@ class _Separate(_Environments[MakeEnv]):
                 _log.warning("could not close an environment", exc_info=True)
 
     def _each(self, act: Callable[[int], Any]) -> list[Any]:
-        """Run a function for each environment, even if it fails for others."""
+        """Run a function for every environment, even after failures."""
         results = []
         failures: dict[int, Exception] = {}
         for place, index in enumerate(self._env_ids):

@@ -1,4 +1,4 @@
-"""Servers and rollouts in actors of Ray, which is imported when it is first used."""
+"""Servers and rollouts in Ray actors; Ray is imported on first use."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
-"""Options of actors, if there are none."""
+"""Empty options of actors."""
 
 _END_SECONDS = 5.0
 
 
 def import_ray() -> Any:
-    """Return the package.
+    """Import and return Ray.
 
     Raises:
-      ModuleNotFoundError: it is not installed; says how to install it.
+      ModuleNotFoundError: Ray is not installed; the text explains how to install it.
     """
     with importing("ray", "RayRollouts and RayServers need"):
         import ray
@@ -50,11 +50,11 @@ def result(reference: Any, timeout: float | None = None) -> Any:
 
     Args:
       reference: the result of `remote`, or a list of results.
-      timeout: seconds; None for no limit.
+      timeout: time limit in seconds; None for no limit.
 
     Raises:
-      What the actor raised, caused by Ray's RayTaskError, which has its traceback. Otherwise Ray's
-      errors: a RayActorError if the actor is gone, a GetTimeoutError.
+      The actor's own exception, chained to Ray's RayTaskError with the traceback. Otherwise Ray's
+      errors, such as RayActorError for a dead actor, or GetTimeoutError.
     """
     ray = import_ray()
     try:
@@ -69,13 +69,13 @@ def end(actors: Iterable[Any], last: str) -> None:
     """End actors; never raise.
 
     Args:
-      actors: their handles.
-      last: the method that each is to finish before, if it does so within 5 seconds.
+      actors: the handles of the actors.
+      last: the name of a method to call first, with up to 5 seconds to finish.
     """
     ray = import_ray()
     handles = list(actors)
     if not handles or not ray.is_initialized():
-        return  # The end of Ray was the actors' end.
+        return  # Shutting down Ray has already ended the actors.
     with contextlib.suppress(ray.exceptions.RayError):
         calls = [getattr(handle, last).remote() for handle in handles]
         ray.wait(calls, num_returns=len(calls), timeout=_END_SECONDS)
@@ -87,30 +87,30 @@ def end(actors: Iterable[Any], last: str) -> None:
 class RayServers:
     """N servers of an environment, each in an actor of a Ray cluster. Needs the extra `ray`.
 
-    The actors are spread over the machines of the cluster. Each server listens on the address of
-    its machine, at a free port, so other machines can reach it unless the cluster is on loopback:
-    it needs `credentials`, or `insecure=True`, as `serve` does.
+    The actors are spread over the machines of the cluster. Each server listens on a free port at
+    the address of its machine. Unless the cluster is on loopback, other machines can reach it, so
+    it needs `credentials` or `insecure=True`, as for `serve`.
 
-    If a server's process ends, its clients get a ConnectionLostError; it is not started again.
+    If a server's process ends, its clients get a ConnectionLostError; it is not restarted.
 
     Args:
       environment: as for `serve`: a factory, which Ray sends to the actors, or the text
         "module:factory".
-      num_servers: how many.
+      num_servers: the number of servers.
       actor_options: options of the actors, such as `{"num_cpus": 4}`.
-      start_timeout: seconds until all must be serving.
-      **options: for `serve`, such as `credentials` (whose files are read where the servers are),
+      start_timeout: time limit, in seconds, for all servers to start.
+      **options: arguments of `serve`, such as `credentials` (read on the servers' machines),
         `token`, `insecure` or `processes`.
 
     Attributes:
-      addresses: where they listen, such as ("10.0.0.5:40123", ...), for `make`,
+      addresses: the addresses of the servers, such as ("10.0.0.5:40123", ...), for `make`,
         `BatchedEnvironment` or `RemoteVectorEnv`.
 
     Raises:
-      SpecError: an argument is of another type or out of range.
-      DeadlineExceededError: they were not ready in time.
+      SpecError: an argument has the wrong type or is out of range.
+      DeadlineExceededError: the servers were not ready in time.
       ModuleNotFoundError: Ray is not installed.
-      Otherwise as `serve`. No server stays.
+      Otherwise as `serve`. After an error, no server remains.
     """
 
     addresses: tuple[str, ...]
@@ -146,7 +146,7 @@ class RayServers:
             raise
 
     def close(self) -> None:
-        """Stop all servers; a second call does nothing. Raises nothing."""
+        """Stop all servers; never raise. A second call does nothing."""
         hosts, self._hosts = self._hosts, []
         end(hosts, "stop")
 
@@ -158,13 +158,13 @@ class RayServers:
 
 
 class _Host:
-    """One server, in its actor."""
+    """A server in its actor."""
 
     def __init__(self) -> None:
         self._server: Server | None = None
 
     def start(self, environment: Any, options: ServeKeywords) -> str:
-        """Serve on the address of this machine, and return it with the port."""
+        """Serve on the address of this machine; return that address with the port."""
         address = str(HostPort(import_ray().util.get_node_ip_address(), 0))
         self._server = serve(environment, address, **options)
         return self._server.address
@@ -179,13 +179,13 @@ _KEPT = 100
 
 
 class Loss(NamedTuple):
-    """A batch that was begun and is not delivered, because its actor was lost.
+    """An undelivered batch of a lost actor.
 
     Attributes:
       actor: the number of the actor.
-      restarts: how often it had been replaced before.
-      num_steps: the number of steps that the batch was to have.
-      error: the reason of the loss: Ray's own error, or an error of environments.
+      restarts: the number of its earlier replacements.
+      num_steps: the requested number of steps.
+      error: the reason for the loss: an error from Ray, or from environments.
     """
 
     actor: int
@@ -209,41 +209,39 @@ class _Actor:
 class RayRollouts(Rollouts):
     """Rollouts in actors of a Ray cluster. Needs the extra `ray`.
 
-    An actor is replaced if its process is gone, if it takes longer than `batch_timeout`, or if one
-    of its environments fails or cannot be made. The batch that it was to deliver is lost: it is
-    counted in `num_lost`, kept in `losses`, logged as a warning, and never delivered later. The new
-    actor makes environments with the same indices, whose first TimeStep is FIRST. Other actors go
-    on.
+    An actor is replaced if its process dies, if it exceeds `batch_timeout`, or if an environment
+    fails or cannot be created. Its pending batch is lost: it is counted in `num_lost`, kept in
+    `losses`, logged as a warning, and never delivered later. The new actor creates environments
+    with the same indices, whose first TimeStep is FIRST. Other actors continue.
 
-    `collect` returns a batch of every actor also then: the new actor begins another one. What the
-    policy raises, and a SpecError, is raised here, and the actor stays. If `collect` raises, or an
-    iterator of `stream` is closed, unfinished batches are dropped, which `num_dropped` counts;
-    `Batch.start` shows the gap.
+    Even then, `collect` returns a batch of every actor: the new actor begins another one.
+    Exceptions of the policy, and SpecErrors, are raised in this process, and the actor remains. If
+    `collect` raises, or an iterator of `stream` is closed, unfinished batches are dropped and
+    counted in `num_dropped`; `Batch.start` shows the gap.
 
     Args:
-      make_env: see `Rollouts`, as for all arguments that are not mentioned here. Ray sends it to
-        the actors, so it may be a lambda.
-      policy: the same.
-      num_actors: the same.
-      envs_per_actor: the same.
-      weights: the same. Ray sends them to each machine once.
-      seed: the same.
-      attempts: how often an actor is replaced without having delivered a batch in between.
-      start_timeout: seconds until all actors must have made their environments.
-      batch_timeout: seconds that a batch may take, the making of environments in a new actor
-        included; None for no limit. It is for actors that freeze.
-      actor_options: options of the actors, such as `{"num_cpus": 1}`. Ray's default is to start
-        them all, however many processors there are.
+      make_env: see `Rollouts`. Ray sends it to the actors, so it may be a lambda.
+      policy: see `Rollouts`.
+      num_actors: see `Rollouts`.
+      envs_per_actor: see `Rollouts`.
+      weights: see `Rollouts`. Ray sends them to each machine once.
+      seed: see `Rollouts`.
+      attempts: maximum number of consecutive replacements of an actor without a delivered batch.
+      start_timeout: time limit, in seconds, for all actors to create their environments.
+      batch_timeout: time limit, in seconds, for a batch, including the creation of environments in
+        a new actor; None for no limit. It detects frozen actors.
+      actor_options: options of the actors, such as `{"num_cpus": 1}`. By default, Ray starts all
+        actors regardless of the number of processors.
 
     Attributes:
-      restarts: how often actors were replaced.
-      num_lost: how many batches were lost.
-      num_dropped: how many batches were dropped because `collect` raised or `stream` was closed.
+      restarts: the number of replaced actors.
+      num_lost: the number of lost batches.
+      num_dropped: the number of batches dropped because `collect` raised or `stream` was closed.
 
     Raises:
-      SpecError: an argument is of another type or out of range, or environments have different
+      SpecError: an argument has the wrong type or is out of range, or environments have different
         specs.
-      EnvironmentsFailedError: an environment could not be made. No actor stays.
+      EnvironmentsFailedError: an environment could not be created. No actor remains.
       DeadlineExceededError: the actors were not ready in time.
       ModuleNotFoundError: Ray is not installed.
       Otherwise the errors of Ray.
@@ -286,15 +284,14 @@ class RayRollouts(Rollouts):
 
     @property
     def losses(self) -> Sequence[Loss]:
-        """The last 100 batches that were lost, oldest first."""
+        """The last 100 lost batches, oldest first."""
         return list(self._losses)
 
     def update(self, weights: Any) -> None:
         """Set the policy's weights for all batches that begin from now on.
 
         Args:
-          weights: whatever the policy takes, such as arrays. The policy gets a copy whose arrays
-            are read-only.
+          weights: the new weights, such as arrays. The policy gets a copy with read-only arrays.
         """
         self._shared_weights = self._ray.put(weights)
         super().update(weights)
@@ -302,15 +299,15 @@ class RayRollouts(Rollouts):
     def stream(self, num_steps: int) -> Iterator[Batch]:
         """Take steps endlessly while the caller does other work.
 
-        Each actor begins its next batch when one is delivered, with the weights of that moment.
-        `Batch.version` says which weights a batch had.
+        Each actor begins its next batch when one is delivered, with the weights at that time.
+        `Batch.version` identifies a batch's weights.
 
         Args:
           num_steps: the number of steps in a batch, T.
 
         Returns:
-          An iterator over batches of one actor each, in the order in which they are ready. If it is
-          closed or forgotten, unfinished batches are dropped.
+          An iterator over batches of one actor each, in order of completion. Closing or
+          garbage-collecting the iterator drops unfinished batches.
 
         Raises:
           As `collect`.
@@ -345,7 +342,7 @@ class RayRollouts(Rollouts):
             while True:
                 actor, batch = self._receive()
                 self._submit(actor, num_steps)
-                # A copy: what Ray returns is read-only and takes room in its object store.
+                # Ray's results are read-only and occupy its object store, so `merge` copies them.
                 yield merge([batch])
                 self._check_open()
         finally:
@@ -385,7 +382,7 @@ class RayRollouts(Rollouts):
         self._under_way[reference] = actor
 
     def _receive(self) -> tuple[_Actor, Batch]:
-        """Wait for a batch; replace actors that are lost meanwhile."""
+        """Wait for a batch; replace actors lost in the meantime."""
         while True:
             first = min(actor.deadline for actor in self._under_way.values())
             ready, waiting = self._ray.wait(list(self._under_way), timeout=first.remaining)
@@ -406,7 +403,7 @@ class RayRollouts(Rollouts):
                     self._lose(actor, DeadlineExceededError(text))
 
     def _lose(self, actor: _Actor, error: Exception) -> None:
-        """Report the batch of an actor as lost, and has another actor begin one."""
+        """Report the batch of an actor as lost, and replace the actor."""
         self.num_lost += 1
         self._losses.append(Loss(actor.number, actor.restarts, actor.num_steps, error))
         _log.warning("lost a batch of actor %d, which is replaced: %s", actor.number, error)
@@ -424,7 +421,7 @@ class RayRollouts(Rollouts):
         self._submit(actor, actor.num_steps)
 
     def _drop(self, received: int = 0) -> None:
-        """Forget unfinished batches, and batches that cannot be delivered without them."""
+        """Drop unfinished batches, and finished ones that depend on them for delivery."""
         if count := len(self._under_way) + received:
             self._under_way.clear()
             self.num_dropped += count

@@ -1,4 +1,4 @@
-"""The common base of rollouts, and rollouts in one process."""
+"""Base class of rollouts, and rollouts in one process."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Policy: TypeAlias = Callable[[dm_env.TimeStep, Any, Sequence[np.random.Generator]], Any]
-"""Chooses the actions of N environments: called with their TimeSteps, each field [N, ...]; with the
-weights; and with a random generator for each. Returns the actions, each leaf [N, ...], or a
+"""Chooses the actions of N environments. Called with their TimeSteps (each field [N, ...]), the
+weights, and a random generator for each. Returns the actions, each leaf [N, ...], or a
 PolicyStep."""
 
 
 class PolicyStep(NamedTuple):
-    """The result of a policy that returns more than actions.
+    """The actions of a policy, with additional values.
 
     Attributes:
       actions: the actions, each leaf [N, ...].
-      extras: further values to keep, such as log-probabilities; a structure whose leaves are arrays
-        [N, ...].
+      extras: values to keep, such as log-probabilities; a structure with arrays [N, ...] as leaves.
     """
 
     actions: Any
@@ -42,19 +41,19 @@ class PolicyStep(NamedTuple):
 
 
 class Worker:
-    """Some environments, and a policy that acts in them.
+    """A policy that acts in some environments.
 
-    The random generator of an environment is made of the seed, its index and `restarts`, so
-    that its actions do not depend on which other environments the worker has, if the policy
-    computes each row on its own.
+    The random generator of an environment is seeded with `seed`, its index and `restarts`. If the
+    policy computes rows independently, an environment's actions do not depend on the other
+    environments of the worker.
 
     Args:
-      make_env: makes an environment from its index, or opens all of them.
+      make_env: creates an environment from its index, or opens all of them.
       policy: chooses actions.
       env_ids: the indices of the environments.
-      actor: the number of the worker, by which errors name it.
-      seed: of the random generators; None for different ones each time.
-      restarts: how many workers have had these environments before.
+      actor: the number of the worker, for errors.
+      seed: the seed of the random generators; None for a different one each time.
+      restarts: the number of earlier workers with these environments.
       specs: the required specs of the environments; None for those of the first.
     """
 
@@ -76,7 +75,7 @@ class Worker:
             np.random.default_rng(None if seed is None else [seed, index, restarts])
             for index in env_ids
         ]
-        # None if sequences are to begin.
+        # None if the next call must begin sequences.
         self._latest: Any = None
         self._steps = 0
 
@@ -84,24 +83,23 @@ class Worker:
         """Create the environments, unless they exist.
 
         Returns:
-          Their specs.
+          The specs of one environment.
 
         Raises:
-          EnvironmentsFailedError: one could not be made.
-          SpecError: they have different specs.
+          EnvironmentsFailedError: an environment could not be created.
+          SpecError: the environments have different specs.
         """
         return self._envs.open()
 
     def collect(self, num_steps: int, version: int, weights: Any) -> Batch:
         """Take steps in all environments, creating them first if needed.
 
-        The first call begins a sequence in each environment. Later ones go on where the call
-        before has ended.
+        The first call begins a sequence in each environment; later calls continue the sequences.
 
         Args:
           num_steps: the number of steps, T.
-          version: which weights these are.
-          weights: for the policy.
+          version: the version of the weights.
+          weights: the weights for the policy.
 
         Returns:
           The batch.
@@ -109,8 +107,8 @@ class Worker:
         Raises:
           EnvironmentsFailedError: some environments failed.
           SpecError: actions or TimeSteps do not conform.
-          Otherwise what the policy raises. After any error the next call begins a sequence in each
-            environment.
+          Otherwise the exceptions of the policy. After any error, the next call begins a sequence
+            in each environment.
         """
         specs = self.open()
         stack = Stack(specs, num_steps + 1, self._env_ids)
@@ -118,7 +116,7 @@ class Worker:
             self._latest = self._envs.begin()
         start = self._steps
         chosen = []
-        # After an error the next call begins sequences, since steps of these would be missing.
+        # Stays None after an error, since continued sequences would lack the lost steps.
         latest, self._latest = self._latest, None
         for time in range(num_steps + 1):
             self._envs.put(stack, time, latest)
@@ -149,7 +147,7 @@ class Worker:
     def _choose(self, timestep: dm_env.TimeStep, weights: Any) -> PolicyStep:
         returned = self._policy(timestep, weights, self._random)
         step = returned if isinstance(returned, PolicyStep) else PolicyStep(returned, ())
-        # Copies: a policy may return the same arrays each time.
+        # A policy may reuse the returned arrays.
         copied = PolicyStep(*tree.map_structure(np.array, tuple(step)))
         count = len(self._env_ids)
         for what, structure in zip(copied._fields, copied, strict=True):
@@ -169,27 +167,27 @@ class Rollouts(abc.ABC):
     Actor i has the environments i * envs_per_actor to (i + 1) * envs_per_actor - 1.
 
     Args:
-      make_env: called with the index of an environment, returns a `dm_env.Environment`: a remote
-        one, `lambda index: make(address, {"seed": index})`, or any other. All have the same specs.
-        Or a `RemoteEnvironments`, which steps the environments of an actor as one batch.
+      make_env: a function from an index to a `dm_env.Environment`, remote, as in
+        `lambda index: make(address, {"seed": index})`, or local; all must have the same specs. Or a
+        `RemoteEnvironments`, which steps the environments of an actor as one batch.
       policy: called with the TimeSteps of an actor's environments, each field [envs_per_actor,
         ...]; with the weights; and with a list of `numpy.random.Generator`, one for each
         environment. It returns the actions, each leaf [envs_per_actor, ...], or a `PolicyStep`. It
         is also called for LAST TimeSteps, whose actions are ignored. An object with state is copied
-        for each actor; `timestep.first()` marks where to start over.
+        for each actor, and must reset its state where `timestep.first()` is true.
       num_actors: the number of actors.
-      envs_per_actor: how many environments each actor has.
+      envs_per_actor: the number of environments in each actor.
       weights: the policy's initial weights.
-      seed: of the random generators. Each is made of the seed, the index of its environment and
-        how often its actor was replaced. None: different ones each time.
+      seed: the seed of the random generators, combined with the index of each environment and the
+        number of its actor's replacements; None for a different one each time.
 
     Attributes:
-      version: which weights batches that begin now have: how often `update` was called.
+      version: the version of the current weights: the number of calls of `update`.
 
     Raises:
-      SpecError: an argument is of another type or out of range, or environments have different
+      SpecError: an argument has the wrong type or is out of range, or environments have different
         specs.
-      EnvironmentsFailedError: an environment could not be made. Nothing stays that was.
+      EnvironmentsFailedError: an environment could not be created. All others are closed.
     """
 
     def __init__(
@@ -232,7 +230,7 @@ class Rollouts(abc.ABC):
         """Set the policy's weights for all batches that begin from now on.
 
         Args:
-          weights: whatever the policy takes, such as arrays; it must not change them.
+          weights: the new weights, such as arrays, which the policy must not change.
         """
         self._weights = weights
         self.version += 1
@@ -240,7 +238,7 @@ class Rollouts(abc.ABC):
     def collect(self, num_steps: int) -> Batch:
         """Take steps in all environments with the current weights, and wait for them.
 
-        Sequences go on where the last batch has ended. The first batch begins with FIRST.
+        The first batch begins with FIRST; later ones continue the sequences.
 
         Args:
           num_steps: the number of steps, T.
@@ -252,7 +250,7 @@ class Rollouts(abc.ABC):
           SpecError: `num_steps` is not positive, or actions or TimeSteps do not conform.
           ConnectionClosedError: these rollouts are closed.
           EnvironmentsFailedError: some environments failed.
-          Otherwise what the policy raises.
+          Otherwise the exceptions of the policy.
         """
         self._check(num_steps)
         return merge(self._collect_each(num_steps))
@@ -264,7 +262,7 @@ class Rollouts(abc.ABC):
           num_steps: the number of steps in a batch, T.
 
         Returns:
-          An iterator over batches, of one actor each.
+          An iterator over batches of one actor each.
 
         Raises:
           As `collect`.
@@ -289,7 +287,7 @@ class Rollouts(abc.ABC):
         return self._specs.discount
 
     def close(self) -> None:
-        """Close all environments; a second call does nothing. Raises nothing."""
+        """Close all environments; never raise. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._close()
@@ -302,7 +300,7 @@ class Rollouts(abc.ABC):
 
     @abc.abstractmethod
     def _collect_each(self, num_steps: int) -> Sequence[Batch]:
-        """Return a batch of each actor, in their order."""
+        """Return a batch of each actor, in order."""
 
     @abc.abstractmethod
     def _stream(self, num_steps: int) -> Iterator[Batch]: ...
@@ -323,18 +321,18 @@ class Rollouts(abc.ABC):
 
 
 class LocalRollouts(Rollouts):
-    """Rollouts in this process, without Ray: for tests, for debugging, and to begin with.
+    """Rollouts in this process, without Ray: for tests, debugging and first experiments.
 
-    With a seed, and environments that depend on their index only, the trajectories are those of
-    `RayRollouts` with the same arguments, bit for bit, as long as no actor is replaced there.
+    With a seed, and environments that depend only on their indices, the trajectories equal those of
+    `RayRollouts` with the same arguments bit for bit, as long as no actor is replaced there.
 
     Args:
-      make_env: see `Rollouts`, as for all other arguments.
-      policy: the same.
-      num_actors: the same; each has a copy of the policy.
-      envs_per_actor: the same.
-      weights: the same.
-      seed: the same.
+      make_env: see `Rollouts`.
+      policy: see `Rollouts`.
+      num_actors: see `Rollouts`; each actor has a copy of the policy.
+      envs_per_actor: see `Rollouts`.
+      weights: see `Rollouts`.
+      seed: see `Rollouts`.
 
     Raises:
       As `Rollouts`.

@@ -20,10 +20,10 @@ Array: TypeAlias = npt.NDArray[Any]
 class Batch(NamedTuple):
     """The results of N environments in T steps.
 
-    `actions[t]` was chosen at the TimeStep `timesteps[t]`, and `timesteps[t + 1]` is the answer to
-    it. So there is one TimeStep more than actions, and the last one of a batch is the first one of
-    the next batch of the same environments. After a LAST TimeStep the next is FIRST: the action
-    between them was ignored by the environment.
+    `actions[t]` was chosen at the TimeStep `timesteps[t]`, and led to `timesteps[t + 1]`. So a
+    batch has one more TimeStep than actions, and its last TimeStep is also the first one of the
+    next batch of the same environments. A LAST TimeStep is followed by FIRST; the environment
+    ignored the action between them.
 
     The arrays belong to the caller and are writable.
 
@@ -34,10 +34,10 @@ class Batch(NamedTuple):
       actions: with the structure that the policy returned, each leaf [T, N, ...].
       extras: the policy's results besides actions, each leaf [T, N, ...]; () for none.
       env_ids: the index of each environment, int64 [N].
-      restarts: how often the actor of each environment had been replaced, int64 [N].
-      start: how many steps each environment had taken before `timesteps[0]` since it was made,
-        int64 [N]. No two batches agree in an environment's index, `restarts` and `start`.
-      version: the version of the policy's weights: 0 for the constructor's, one more with each
+      restarts: the number of replacements of each environment's actor, int64 [N].
+      start: the number of steps of each environment from its creation to `timesteps[0]`, int64 [N].
+        An environment's index, `restarts` and `start` together identify a batch.
+      version: the version of the policy's weights: 0 for the constructor's, incremented by each
         `update`.
     """
 
@@ -51,10 +51,10 @@ class Batch(NamedTuple):
 
 
 def merge(batches: Sequence[Batch]) -> Batch:
-    """Return batches of different environments, with as many steps and weights, as one batch.
+    """Merge batches of different environments with equal numbers of steps and equal weights.
 
     Args:
-      batches: at least one; nothing of them is in the result, which is a copy.
+      batches: the batches, at least one; the result is a copy.
     """
 
     def join(axis: int, *structures: Any) -> Any:
@@ -82,15 +82,15 @@ class EnvironmentSpecs(NamedTuple):
 
     @classmethod
     def of(cls, environment: dm_env.Environment) -> EnvironmentSpecs:
-        """Ask an environment."""
+        """Return the specs of an environment."""
         return cls(*(getattr(environment, f"{kind}_spec")() for kind in cls._fields))
 
     def check_same(self, other: EnvironmentSpecs, label: str) -> None:
         """Raise SpecError if the specs of another environment differ.
 
         Args:
-          other: its specs.
-          label: how the error names it.
+          other: the specs of the other environment.
+          label: the name of that environment in the error.
         """
         for kind, expected, found in zip(self._fields, self, other, strict=True):
             if expected != found:
@@ -101,12 +101,12 @@ class EnvironmentSpecs(NamedTuple):
 
 
 class Stack:
-    """The TimeSteps of some environments, which are put in one by one.
+    """A stack of TimeSteps of several environments, filled step by step.
 
     Args:
-      specs: of one environment.
+      specs: the specs of one environment.
       length: the number of TimeSteps of each environment.
-      env_ids: their indices, by which errors name them.
+      env_ids: the indices of the environments, for errors.
     """
 
     def __init__(self, specs: EnvironmentSpecs, length: int, env_ids: Sequence[int]):
@@ -121,8 +121,8 @@ class Stack:
         """Copy a TimeStep to its place.
 
         Args:
-          time: its index along time.
-          place: the index of the environment among those of the stack.
+          time: the index along time.
+          place: the index of the environment within the stack.
           timestep: the TimeStep.
 
         Raises:
@@ -141,8 +141,8 @@ class Stack:
     def put_all(self, time: int, timestep: dm_env.TimeStep) -> None:
         """Copy the TimeSteps of all environments, each field [N, ...], to their places.
 
-        They conform to the specs, and have reward 0 and discount 1 where they are FIRST, as those
-        of a `BatchedEnvironment`.
+        The values must conform to the specs, with reward 0 and discount 1 in FIRST TimeSteps, as
+        returned by `BatchedEnvironment`.
         """
         self._step_type[time] = timestep.step_type
         self._reward.put_all(time, timestep.reward)
@@ -161,13 +161,14 @@ class Stack:
 
 
 class _Field:
-    """One field of the TimeSteps of a stack, which may be nested."""
+    """A field, possibly nested, of the TimeSteps in a stack."""
 
     def __init__(self, name: str, spec: Any, shape: tuple[int, int], stand_in: int):
         self._spec = spec
         self._paths: list[tuple[str, tuple[Any, ...]]] = []
         self._arrays: list[Array] = []
-        # None where values are objects, such as arrays of variable length, or cannot be sent.
+        # None for object values, such as arrays of variable length, and for dtypes not in the
+        # protocol.
         self._columns: list[Column | None] = []
         for path, leaf in tree.flatten_with_path(spec):
             where = f"{name} {'.'.join(map(str, path))!r}" if path else name

@@ -1,12 +1,12 @@
-"""The process that a container belongs to; `containers.py` starts it.
+"""The process that owns a container; `containers.py` starts it.
 
-It prints the container's output, exits with its exit code, and removes it. When its lifeline is
-closed, or on SIGTERM, it does so immediately; if it is killed, its guard does. Docker's automatic
-removal is not used, because it would discard the output and exit code of a short-lived container.
+It prints the container's output, exits with its exit code, and removes it: immediately on SIGTERM
+or when its lifeline is closed. If this process is killed, its guard removes the container. Docker's
+automatic removal would discard the output and exit code of a short-lived container.
 
 The request is JSON in an environment variable, because other users can read command lines and a
-container's variables may be secret. `docker` receives these variables in a file without a name;
-values that such a file cannot hold, such as texts with line breaks, are in its own environment.
+container's variables may be secret. `docker` receives these variables in an unnamed file; values
+that do not fit the format, such as texts with line breaks, travel in its own environment.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _CREATED = b"created"
 
 
 class _EndError(BaseException):
-    """A request to remove the container; handlers for all errors must not catch it."""
+    """Request to remove the container; `except Exception` must not catch it."""
 
 
 class _RefusedError(Exception):
-    """Docker did not do something, and said why."""
+    """Failure of a `docker` command, with Docker's reason."""
 
 
 def _main(request: dict[str, Any]) -> int:
-    # Its name is known before it exists, so that it can be removed whatever became of the request.
+    # Chosen before the container exists, so that it can be removed even if `create` is interrupted.
     name = f"{LABEL}-{uuid.uuid4().hex}"
     guard = Guard(lambda told: _remove(name, 0.0 if told == _CREATED else _CREATE_SECONDS))
     parent = Parent.from_start()
@@ -80,7 +80,7 @@ def _main(request: dict[str, Any]) -> int:
     except _RefusedError as error:
         os.write(2, f"Docker refused: {error}\n".encode())
         if "Error response from daemon" in str(error):
-            seconds = 0.0  # The daemon has answered: it will not create it any more.
+            seconds = 0.0  # The daemon has rejected the request and will not create it later.
         return 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -110,7 +110,7 @@ def _create(name: str, request: dict[str, Any]) -> None:
 
 
 def _fits_a_line(name: str, value: str) -> bool:
-    """Whether a file of variables can have one: lines of UTF-8, where `#` begins a comment."""
+    """Whether a variable fits the env file's format: lines of UTF-8, with `#` for comments."""
     is_plain = re.fullmatch(r"[^#\s\udc80-\udcff][^\s\udc80-\udcff]*", name) is not None
     return is_plain and re.search(r"[\n\r\udc80-\udcff]", value) is None
 
@@ -125,7 +125,7 @@ def _run(
     """Run `docker` and return its output.
 
     Raises:
-      _RefusedError: it failed.
+      _RefusedError: the command failed or timed out.
     """
     try:
         finished = subprocess.run(
@@ -156,7 +156,7 @@ def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _archive(path: str) -> bytes:
-    """Return a file as a tar archive, in which it has no folder."""
+    """Return a tar archive with the file at its top level."""
     contents = io.BytesIO()
     with tarfile.open(fileobj=contents, mode="w") as archive:
         archive.add(path, os.path.basename(path), filter=_readable)
@@ -170,10 +170,10 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _mapped(name: str, inner: str) -> str | None:
-    """Return where a port of a container is on this machine; None if the container has ended.
+    """Return the local address of a container's port; None if the container has ended.
 
     Raises:
-      _RefusedError: the daemon maps no port.
+      _RefusedError: the daemon does not map the port.
     """
     deadline = time.monotonic() + _MAP_SECONDS
     while True:
@@ -184,7 +184,7 @@ def _mapped(name: str, inner: str) -> str | None:
         status = found["State"]["Status"]
         if status not in ("created", "running"):
             return None
-        if status == "created":  # `docker start` has not come that far.
+        if status == "created":  # Not yet started: the time limit runs from the start.
             deadline = time.monotonic() + _MAP_SECONDS
         if time.monotonic() > deadline:
             raise _RefusedError(
@@ -206,13 +206,13 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _remove(name: str, seconds: float) -> None:
-    """Remove the container, also one that the daemon may still create within some seconds."""
+    """Remove the container, even if the daemon creates it only within the next `seconds`."""
     deadline = time.monotonic() + seconds
     tries_left = _TRIES
     while tries_left:
         try:
-            # It prints the name of what it has removed. Versions differ in whether it fails if
-            # there is no such container.
+            # Docker prints the names of removed containers. Versions differ in whether a missing
+            # container is an error.
             if name in _run("rm", "--force", "--volumes", name, timeout=_ANSWER_SECONDS):
                 return
             is_missing = True
@@ -223,7 +223,7 @@ def _remove(name: str, seconds: float) -> None:
         if is_missing and time.monotonic() > deadline:
             return
         if not is_missing:
-            tries_left -= 1  # The daemon is busy with it, or cannot be reached.
+            tries_left -= 1  # The daemon is busy with the container, or unreachable.
         time.sleep(_PAUSE_SECONDS)
 
 

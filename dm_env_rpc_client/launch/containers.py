@@ -1,4 +1,4 @@
-"""Servers in Docker containers, by the program `docker`.
+"""Servers in Docker containers, launched with the `docker` command.
 
 The container belongs to a separate process, `container_process.py`, which creates it, copies its
 output, and removes it when the container or this process ends, for any reason. That process exists
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 REQUEST = "DM_ENV_RPC_CONTAINER"
-"""The variable with the request for `container_process.py`."""
+"""Environment variable that holds the request for `container_process.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback for the progress of a pull: the activity, the finished layers, and all layers."""
@@ -45,16 +45,16 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.02
 
 _OWN_OPTIONS = re.compile(r"--(name|env|env-file|publish|label|rm)(?![\w-])|-[epl]")
-"""The options of `docker create` that are set here."""
+"""Options of `docker create` reserved for this module."""
 
 _ANSWER_SECONDS = 60.0
-"""Time limit, in seconds, for an answer of the daemon."""
+"""Time limit, in seconds, for the daemon's answer."""
 
 _STANDALONE_PORT = 50051
-"""Default address of the server in `standalone` in a container."""
+"""Default port of the standalone server in a container."""
 
 _STOP_SECONDS = 75.0
-"""The container may just be created, see `container_process.py`."""
+"""Allows for a container that is just being created; see `container_process.py`."""
 
 
 def from_docker(
@@ -70,39 +70,41 @@ def from_docker(
     options: Sequence[str] = (),
     **connecting: Unpack[LaunchedKeywords],
 ) -> Launch:
-    """Start a container that serves, and wait until it answers.
+    """Start a server in a container, and wait until it answers.
 
-    The image is pulled if it is not there. Docker chooses a free port of the loopback interface for
-    the container's. The container has the label `dm-env-rpc-client`, whose value is the id of this
-    process. It is removed when the `Launch` is closed and when this process ends, also if it is
-    killed. What it prints is in `logs`, also after it has ended.
+    A missing image is pulled. Docker maps the container's port to a free port on the loopback
+    interface. The container's label `dm-env-rpc-client` holds the id of this process. The container
+    is removed when the `Launch` is closed or this process ends, even if it is killed. `logs`
+    returns its output, even after it has ended.
 
     Args:
-      image: the name of the image, with a tag or a digest; without, `:latest`.
+      image: the name of the image, with a tag or a digest (default: `:latest`).
       command: arguments for the entry point of the image; `{port}` in them becomes `port`.
       target: MODULE:NAME of the environment's factory, for an image without a server: the server in
         `standalone` is copied into the container and replaces the entry point. The image needs
         Python 3.6 or later and NumPy.
-      python: the interpreter in the image that runs it.
-      port: where the server in the container listens, at all its interfaces; None for the only
-        TCP port that the image exposes, or with `target` 50051.
-      env: variables of the environment of the container. PYTHONUNBUFFERED is 1 if it is not among
-        them, as for `from_process`.
-      timeout: seconds, once there is the image, until the server must answer; None for no limit.
-      progress: called while the image is pulled; None to log that it is, at level INFO.
+      python: the interpreter in the image that runs `target`.
+      port: the port of the server, on all interfaces of the container; None for the only TCP port
+        that the image exposes, or 50051 with `target`.
+      env: environment variables of the container. PYTHONUNBUFFERED defaults to 1, as for
+        `from_process`.
+      timeout: time limit, in seconds, for the server to answer once the image is present; None for
+        no limit.
+      progress: called while the image is pulled; None to log the pull at level INFO.
       options: further options of `docker create`, such as `["--memory=1g", "--gpus=all"]`, except
-        `--name`, `--env`, `--publish`, `--label` and `--rm`, which are set here.
-      **connecting: for `connect`, with which it is asked whether it answers, such as `token`.
+        the reserved `--name`, `--env`, `--publish`, `--label` and `--rm`.
+      **connecting: arguments of `connect` for the connection that waits for the first answer, such
+        as `token`.
 
     Returns:
       The running server. Its `address` is on the loopback interface.
 
     Raises:
-      LaunchError: there is no program `docker`, no daemon or no such image; or the container ended,
+      LaunchError: the `docker` command, its daemon or the image is missing; or the container ended,
         or did not answer in time. The text includes the container's output.
-      SpecError: an argument is of another type or out of range, the image does not say at which
-        port it listens, an option is set here, or a text is one that no program can be given, see
-        `from_process`.
+      SpecError: an argument has the wrong type or is out of range, the port is neither given nor
+        exposed by the image, an option is reserved, or a text cannot be passed to a program (see
+        `from_process`).
     """
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     connect_options = ConnectOptions(**connecting)
@@ -154,7 +156,7 @@ def from_docker(
 
 def _start_keeper(request: Mapping[str, Any], output: IO[bytes]) -> subprocess.Popen[bytes]:
     writing = request["address_pipe"]
-    with open(writing, "wb"):  # Closed here when the keeper has it.
+    with open(writing, "wb"):  # An open copy here would hide the keeper's end from the reader.
         return children.start(
             [sys.executable, "-m", "dm_env_rpc_client.launch.container_process"],
             stdout=output,
@@ -168,7 +170,7 @@ def _start_keeper(request: Mapping[str, Any], output: IO[bytes]) -> subprocess.P
 def _mapped_address(
     address: IO[bytes], launch: Launch, deadline: Deadline, timeout: float | None
 ) -> str:
-    """Wait until `container_process.py` writes where the server listens."""
+    """Wait for `container_process.py` to report the server's address."""
     poll = select.poll()
     poll.register(address, select.POLLIN)
     while not (poll.poll(_LOOK_SECONDS * 1000) and (line := address.readline())):
@@ -179,10 +181,10 @@ def _mapped_address(
 
 
 def docker(*arguments: str) -> list[str]:
-    """Return the command that runs `docker` with some arguments.
+    """Return the `docker` command with some arguments.
 
     Raises:
-      LaunchError: there is no such program.
+      LaunchError: `docker` is not installed.
     """
     found = shutil.which("docker")
     if found is None:
@@ -192,7 +194,7 @@ def docker(*arguments: str) -> list[str]:
 
 
 def _have_image(image: str, progress: Progress | None) -> list[str]:
-    """Pull an image if it is not there; return the ports that it exposes, such as "80/tcp"."""
+    """Pull an image if it is missing; return its exposed ports, such as "80/tcp"."""
     code, printed, said = _ask(image, "image", "inspect", image)
     if code:
         code, _, said = _ask(image, "version", "--format={{.Server.Version}}")

@@ -1,4 +1,4 @@
-"""A server that was started, as `from_process` and `from_docker` return it."""
+"""A launched server, as returned by `from_process` and `from_docker`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.waiting import Deadline
 
 LOG_BYTES = 64 << 10
-"""Bytes of the end of a launched server's output that `logs` returns."""
+"""Maximum size, in bytes, of the output returned by `logs`."""
 
 STOP_SECONDS = 15.0
-"""Time limit, in seconds, for a supervisor or keeper to end its server, the server's own time
-included."""
+"""Time limit, in seconds, for a supervisor or keeper to end its server, including the server's
+own shutdown."""
 
 _EXIT_SECONDS = 2.0
 _END_SECONDS = 2.0
@@ -38,21 +38,21 @@ _ATTEMPT_SECONDS = 2.0
 
 
 class Launch:
-    """A server that was started, and ends with this object.
+    """A launched server, which ends with this object.
 
-    It ends when `close` is called, when the object is garbage-collected (with a ResourceWarning),
-    when the interpreter exits, and when this process is killed.
+    The server ends when `close` is called, when the object is garbage-collected (with a
+    ResourceWarning), when the interpreter exits, and when this process is killed.
 
     Args:
       start: starts the supervisor or keeper, which ends the server when its lifeline is closed
-        (`system.children`), and ends when the server does. It gets a file for the server's output.
-      command: how errors name the server.
-      address: where the server listens.
-      options: how to connect to it, to ask whether it answers.
+        (`system.children`), and ends with the server. It receives a file for the server's output.
+      command: the name of the server in errors.
+      address: the server's address.
+      options: the options of the connection that waits for the first answer.
       stop_seconds: time limit, in seconds, for the supervisor or keeper to end the server.
 
     Attributes:
-      address: where the server listens, such as "localhost:40123".
+      address: the server's address, such as "localhost:40123".
       command: as the argument.
     """
 
@@ -80,9 +80,9 @@ class Launch:
 
     @property
     def pid(self) -> int:
-        """The id of the process that watches over the server; a signal to it is not for the server.
+        """The id of the server's supervisor or keeper; signals to it do not reach the server.
 
-        If it is killed itself, its guard ends the server.
+        If that process is killed, its guard ends the server.
         """
         return self._process.pid
 
@@ -95,7 +95,7 @@ class Launch:
         """Return the end of the server's output: the last `LOG_BYTES`, 64 KiB."""
         if self._output.closed:
             return self._last
-        # Without `seek`: the server writes at the position that it shares with this file.
+        # `seek` would move the server's write position, which this file shares.
         number = self._output.fileno()
         size = os.fstat(number).st_size
         return os.pread(number, LOG_BYTES, max(0, size - LOG_BYTES)).decode(errors="replace")
@@ -108,10 +108,10 @@ class Launch:
     def wait_until_ready(
         self, timeout: float | None, reported_timeout: float | None = None
     ) -> None:
-        """Wait until the server answers a request; one that only accepts connections is not ready.
+        """Wait until the server answers a request; an accepted connection is not enough.
 
         Args:
-          timeout: seconds; 0 is for one attempt, None sets no limit.
+          timeout: time limit in seconds; 0 for one attempt, None for no limit.
           reported_timeout: the timeout of the whole launch; `timeout` is the remainder.
 
         Raises:
@@ -127,7 +127,7 @@ class Launch:
                 self.check_running()
                 check_answers(self.address, min(seconds, 20 * pause), self._options)
                 self.check_running()
-                # Not before: an attempt whose connection is lost would wait for the end.
+                # Only now: earlier, an attempt that loses its connection would wait for the end.
                 server_ends.watch(self.address, self)
                 return
             except (LaunchError, SpecError):
@@ -138,7 +138,7 @@ class Launch:
                     waited = f"within {reported_timeout or timeout:g} s"
                     reason = f"did not answer at {self.address} {waited} ({error}{self._doing()})"
                     raise self.error(reason) from error
-                # Its frames refer to this object, which would live as long as the error.
+                # The frames refer to this object, and would keep it alive as long as the error.
                 error.__traceback__ = None
             time.sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -148,7 +148,7 @@ class Launch:
         return shown and f"; its processes: {shown}"
 
     def suppress_resource_warning(self) -> None:
-        """Suppress the warning for an object that is collected without `close`."""
+        """Suppress the warning for an object that is garbage-collected without `close`."""
         self._finalizer.detach()
         self._finalizer = self._finalize(None)
 
@@ -159,10 +159,10 @@ class Launch:
             raise self.error(_how_ended(code)) from cause
 
     def end(self) -> LaunchError | None:
-        """Wait at most 2 s for the server to end by itself.
+        """Wait up to 2 s for the server to end by itself.
 
         Returns:
-          How it ended; None if it runs, or if another process has launched it.
+          The reason for its end; None if it is running, or was launched by another process.
         """
         if os.getpid() != self._owner:
             return None
@@ -207,10 +207,10 @@ def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> N
 
     Args:
       texts: parts of the command line, paths and addresses; None for omitted ones.
-      env: variables, whose values may be secret and are not told.
+      env: variables, whose values may be secret and never appear in errors.
 
     Raises:
-      SpecError: the operating system cannot pass it on.
+      SpecError: the operating system cannot pass an argument to a program.
     """
     named = [(repr(text), text) for text in texts if text is not None]
     for name, value in (env or {}).items():
@@ -220,17 +220,17 @@ def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> N
     for what, given in named:
         try:
             has_nul = b"\0" in os.fsencode(given)  # type: ignore[arg-type]  # TypeError is caught
-            reason = "it has a NUL byte" if has_nul else ""
+            reason = "it contains a NUL byte" if has_nul else ""
         except (TypeError, UnicodeEncodeError) as error:
             reason = f"it must be text in the encoding of files ({type(error).__name__})"
-        if reason:  # Raised here, as the cause of an encoding error would hold the text.
-            raise SpecError(f"{what} cannot be given to a program: {reason}")
+        if reason:  # Raised outside `except`: a chained encoding error would contain the text.
+            raise SpecError(f"{what} cannot be passed to a program: {reason}")
 
 
 def _how_ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    # Those of real time have no names.
+    # Real-time signals have no names.
     name = next((f" ({each.name})" for each in signal.Signals if each == -code), "")
     return f"was ended by signal {-code}{name}"
 
@@ -238,7 +238,7 @@ def _how_ended(code: int) -> str:
 def _end_forgotten(
     process: subprocess.Popen[bytes], output: IO[bytes], owner: int, warning: str | None
 ) -> None:
-    """End an unclosed server; called by the garbage collector and at exit."""
+    """End an unclosed server; called by the garbage collector and at interpreter exit."""
     output.close()
     if os.getpid() != owner:
         return  # A forked child: the server is its parent's.
@@ -246,7 +246,7 @@ def _end_forgotten(
     if threading.main_thread().is_alive():
         if warning is not None:
             warnings.warn(warning, ResourceWarning, stacklevel=1)
-        # The middle of any code, which should not have to wait.
+        # The garbage collector may run in the middle of any code, which must not have to wait.
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(process.wait, ())
         return

@@ -1,17 +1,17 @@
-"""Free ports for commands that need theirs as an argument.
+"""Free ports for commands that take their port as an argument.
 
-A port is chosen before the server listens on it, so another program may take it in between. Three
+A port is chosen before the server listens on it, so another program may bind it in between. Three
 measures make that rare and harmless:
 
-- `Port` holds the port with a bound socket that does not listen. The operating system gives a held
-  port neither to a socket that asks for any free port nor to an outgoing connection. A server that
-  sets SO_REUSEADDR, as gRPC does in every language, can listen on it nevertheless.
+- `Port` holds the port with a bound socket that does not listen. The operating system assigns a
+  held port neither to a socket that requests any free port nor to an outgoing connection. A server
+  that sets SO_REUSEADDR, as gRPC does in every language, can still listen on it.
 - This process never has two `Port`s with the same number.
-- If the server ends and `Port.was_taken`, or `Port.is_foreign`, it is started again on another
-  port; later attempts do not hold the port, for servers that do not set SO_REUSEADDR.
+- If the server ends and `Port.was_taken`, or `Port.is_foreign`, it is restarted on another port;
+  later attempts do not hold the port, for servers that do not set SO_REUSEADDR.
 
-The remaining risk is a program that binds to this very port, by number, just before the server
-does, and only where /proc does not show the owner of a socket.
+The remaining risk is a program that binds this very port, by number, just before the server does,
+where /proc does not show the owner of a socket.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STATES = {
     "t": "is held by a debugger",
     "Z": "has ended",
 }
-"""Process states by their letter in proc_pid_stat(5); others are rare."""
+"""Common process states by their letter in proc_pid_stat(5)."""
 
 _SHOWN = 5
 
@@ -43,12 +43,12 @@ class Process(NamedTuple):
     """Fields of /proc/PID/stat.
 
     Attributes:
-      pid: its id.
-      name: of its program, cut off by the system.
+      pid: the process id.
+      name: the name of the program, truncated by the system.
       state: a letter.
-      parent: the id of its parent.
-      session: the id of its session.
-      seconds: of processor time that it has used.
+      parent: the id of the parent process.
+      session: the session id.
+      seconds: the processor time used.
     """
 
     pid: int
@@ -60,7 +60,7 @@ class Process(NamedTuple):
 
 
 def descendants(root: int) -> list[Process]:
-    """Return a process, those below it, and those in the sessions of these."""
+    """Return a process, its descendants, and all other processes in their sessions."""
     there = list(_read())
     found = {root}
     while more := {each.pid for each in there if each.parent in found} - found:
@@ -109,14 +109,14 @@ _taken: set[int] = set()
 
 
 class Port:
-    """A free TCP port of the loopback interface, until `close`.
+    """A free TCP port on the loopback interface, until `close`.
 
     Args:
-      is_held: whether to keep others from getting it.
+      is_held: whether to keep other programs from getting the port.
 
     Attributes:
-      number: the port.
-      is_lost: whether another program was found to listen there.
+      number: the port number.
+      is_lost: whether another program was found listening on the port.
     """
 
     def __init__(self, is_held: bool = True):
@@ -143,33 +143,33 @@ class Port:
         self.number = 0
 
     def stop_holding(self) -> None:
-        """Close the socket that holds the port. This process does not give it away again yet."""
+        """Close the socket that holds the port; this process keeps the number reserved."""
         self._socket.close()
 
     def was_taken(self, logs: str) -> bool:
-        """Whether a server that has ended may have done so because it did not get the port.
+        """Whether a server may have ended because its port was in use.
 
         Args:
-          logs: the end of its output.
+          logs: the end of the server's output.
         """
         return bool(_IN_USE.search(logs) or _listening(self.number))
 
     def is_foreign(self, supervisor: int) -> bool:
-        """Whether it is known that another program listens at the port.
+        """Whether another program is known to listen on the port.
 
         Args:
-          supervisor: the process id of the supervisor of the server that should.
+          supervisor: the process id of the server's supervisor.
 
         Returns:
-          False if a process under the supervisor listens, or if the operating system does not tell
-          who does.
+          False if a process below the supervisor listens, or if the operating system does not show
+          the listening process.
         """
         owners = set(_owners(_listening(self.number)))
         return bool(owners) and not owners & {each.pid for each in descendants(supervisor)}
 
 
 def _listening(port: int) -> set[str]:
-    """Return the sockets that listen at a port, as the links in /proc name them."""
+    """Return the sockets that listen on a port, as named by the links in /proc."""
     sockets: set[str] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def _inodes(table: str, port: int) -> Iterator[str]:
 
 
 def _owners(sockets: set[str]) -> Iterator[int]:
-    """Yield the visible processes in /proc that have one of the sockets open."""
+    """Yield the processes visible in /proc that have any of the sockets open."""
     for pid in processes() if sockets else ():
         with contextlib.suppress(OSError):
             folder = f"/proc/{pid}/fd"

@@ -1,4 +1,4 @@
-"""Servers in processes of this machine: any command, and environments of this package's server."""
+"""Servers in local processes: any command, or an environment behind this package's server."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ START_SECONDS = 60.0
 """Default time limit for a launched server to answer, in seconds."""
 
 UNBUFFERED: Mapping[str, str] = MappingProxyType({"PYTHONUNBUFFERED": "1"})
-"""Makes a Python program write its output immediately, to files as to a terminal."""
+"""Makes a Python program write its output immediately, even to a file."""
 
 _HELD_ATTEMPTS, _ATTEMPTS = 2, 4
 
 _PORT, _SOCKET = "{port}", "{socket}"
 
 _OLDEST = (3, 6)
-"""The oldest Python that the server in `standalone` runs on."""
+"""The oldest Python version supported by the standalone server."""
 
 _LEAST_SECONDS = 0.05
-"""Remaining time limit, in seconds, for a server whose interpreter has used up its own."""
+"""Minimum time limit, in seconds, for a server whose interpreter check used up the timeout."""
 
 _WHAT_IT_HAS = """
 import sys
@@ -62,37 +62,38 @@ def from_process(
     address: str | None = None,
     **connecting: Unpack[LaunchedKeywords],
 ) -> Launch:
-    """Start a command that serves, and wait until it answers.
+    """Start a command that runs a server, and wait until the server answers.
 
-    `{port}` in the command, the address and the values of `env` becomes a free port of the loopback
+    `{port}` in the command, the address and the values of `env` becomes a free port on the loopback
     interface, and `{socket}` the path of a unix socket in a new folder that only this user can
-    open. With `{socket}` there is no race for ports at all. With `{port}`, this process gives no
-    port to two servers at once and keeps it from programs that ask for any free port; if another
-    program takes this very port in the moment before the server does, the server is started again
-    with another one, four times at most.
+    open. `{socket}` avoids races for ports. With `{port}`, this process never assigns a port to two
+    servers at once and keeps it from programs that request any free port; if another program binds
+    this very port just before the server, the server is restarted on another port, up to four
+    times.
 
-    The command stays in the foreground. It and what it starts end with the `Launch`: they get
-    SIGTERM, and SIGKILL 5 s later. That holds also if this process is killed, except for a process
-    that leaves the group of the command.
+    The command must stay in the foreground. When the `Launch` ends, the command and its child
+    processes receive SIGTERM, and SIGKILL 5 s later, even if this process is killed. A process that
+    leaves the command's process group is the exception.
 
     Args:
       argv: the program and its arguments.
-      env: environment variables besides this process's own. PYTHONUNBUFFERED is 1 unless one of
-        them sets it, so that `logs` has a Python program's output immediately.
-      cwd: the folder that it runs in; None for that of this process.
-      timeout: seconds until it must answer; None for no limit.
-      address: where it listens; None for `localhost:{port}` or `unix:{socket}`, whichever the
-        command has.
-      **connecting: for `connect`, with which it is asked whether it answers, such as `token`.
+      env: environment variables added to those of this process. PYTHONUNBUFFERED defaults to 1, so
+        that `logs` returns a Python program's output immediately.
+      cwd: the working directory; None for that of this process.
+      timeout: time limit, in seconds, for the server to answer; None for no limit.
+      address: the server's address; None for `localhost:{port}` or `unix:{socket}`, depending on
+        the command.
+      **connecting: arguments of `connect` for the connection that waits for the first answer, such
+        as `token`.
 
     Returns:
       The running server.
 
     Raises:
-      LaunchError: it ended, or did not answer in time; the text includes its output.
-      SpecError: an argument is of another type or out of range; the command does not say where it
-        listens; or a text has a NUL byte or cannot be encoded, or the name of a variable is empty
-        or has "=". Nothing was started.
+      LaunchError: the server ended, or did not answer in time; the text includes its output.
+      SpecError: an argument has the wrong type or is out of range; neither `address` nor the
+        command gives an address; a text contains a NUL byte or cannot be encoded; or the name of a
+        variable is empty or contains "=". Nothing was started.
       Otherwise as `connect`, for invalid arguments.
     """
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
@@ -118,7 +119,7 @@ def from_process(
             if not lacks_port or attempt == _ATTEMPTS or deadline.has_passed:
                 raise
         finally:
-            # The server listens there now, so that nobody else gets it; or it has ended.
+            # No longer needed: the server itself holds the port now, or has ended.
             port.close()
     raise AssertionError("the last attempt returns or raises")
 
@@ -132,32 +133,32 @@ def from_python(
     timeout: float | None = START_SECONDS,
     thread: Literal["main"] | None = None,
 ) -> Launch:
-    """Serve an environment in a Python process of its own, at a unix socket.
+    """Serve an environment in a separate Python process, on a unix socket.
 
-    The process finds the modules that this one finds. Each world has an environment of its own; the
-    settings of its creation are the arguments of what makes it, as with `server.serve`.
+    The process has the same module path as this one. Each world has its own environment; the
+    settings for creating a world are the arguments of the factory, as with `server.serve`.
 
-    With `python` it is the process of another interpreter, from 3.6 on, such as that of a conda
-    environment. It finds the modules of that interpreter and of its working folder. If this package
-    is installed there, its server is used, otherwise the one in `standalone`, which needs NumPy.
+    With `python`, the process runs another interpreter (3.6 or later), such as that of a conda
+    environment, with the modules of that interpreter and of the working directory. If this package
+    is installed there, its server runs; otherwise the standalone server, which needs NumPy.
 
     Args:
       reference: MODULE:NAME of the environment's factory: a class or another callable, such as
         "my_envs:Walker". It cannot be in `__main__`.
       python: the interpreter; None for that of this process.
-      env: environment variables besides this process's own.
-      cwd: the folder that it runs in; None for that of this process.
-      timeout: seconds until it must answer; None for no limit.
-      thread: "main" for environments that want the main thread of their process; None for a thread
-        of the server. Either way each has one thread for its life.
+      env: environment variables added to those of this process.
+      cwd: the working directory; None for that of this process.
+      timeout: time limit, in seconds, for the server to answer; None for no limit.
+      thread: "main" for environments that need the main thread of their process; None for a thread
+        of the server. Either way, an environment stays in one thread.
 
     Returns:
       The running server.
 
     Raises:
-      LaunchError: the interpreter is too old or cannot be started, has no NumPy or cannot import
-        the module, which the error says with its version; or otherwise as `from_process`.
-      SpecError: the reference has another form, or as `from_process`.
+      LaunchError: the interpreter is too old, cannot be started, lacks NumPy or cannot import the
+        module (the error includes its version); or otherwise as `from_process`.
+      SpecError: the reference is not MODULE:NAME, or as `from_process`.
     """
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     check_process(env, cwd)
@@ -166,7 +167,7 @@ def from_python(
     module, found, name = reference.partition(":")
     if not found or not module or not name or module == "__main__":
         raise SpecError(
-            "an environment in a process of its own looks like MODULE:NAME, such as my_envs:Walker "
+            "an environment in a separate process looks like MODULE:NAME, such as my_envs:Walker "
             f"(not in __main__, which the process cannot import), got {reference!r}"
         )
     if thread is not None:
@@ -186,11 +187,11 @@ def from_python(
 
 
 def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch:
-    """Serve an environment of another package in a process of its own, by `dm-env-rpc serve`.
+    """Serve an environment of another package in a separate process, with `dm-env-rpc serve`.
 
     Args:
-      source: a source of the command, such as "gymnasium://CartPole-v1".
-      timeout: seconds until it must answer; None for no limit.
+      source: a source for the command, such as "gymnasium://CartPole-v1".
+      timeout: time limit, in seconds, for the server to answer; None for no limit.
 
     Returns:
       The running server.
@@ -205,14 +206,14 @@ def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch
 
 
 def check_process(env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None = None) -> None:
-    """Raise SpecError if the variables or the folder of a process are of another type."""
+    """Raise SpecError if the variables or the working directory have the wrong type."""
     expected = "a mapping of names to texts"
     arguments.mapping("env", env, expected=expected, none="None for those of this process")
     arguments.path("cwd", cwd, none="None for that of this process")
 
 
 def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
-    """Return a command; SpecError if it is one text, empty, or something else."""
+    """Return a valid command; SpecError if it is a string, empty, or not a list of strings."""
     expected = "a list of the program and its arguments"
     if isinstance(argv, str):
         raise SpecError(
@@ -225,7 +226,7 @@ def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _own_modules() -> dict[str, str]:
-    """Return the variables with which a Python process finds the modules that this one finds."""
+    """Return the variables that give a Python process this process's module path."""
     paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -234,7 +235,7 @@ def server_variables(more: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a server: `UNBUFFERED`, this process's variables, and more.
 
     Args:
-      more: variables that are added, or given in place of this process's.
+      more: variables that extend or override those of this process.
     """
     return {**UNBUFFERED, **children.variables(more)}
 
@@ -247,19 +248,19 @@ def other_python(
     timeout: float | None = START_SECONDS,
     thread: str | None = None,
 ) -> list[str]:
-    """Return the command that serves in another interpreter, without the address at its end.
+    """Return the command that serves in another interpreter, without the final address.
 
     Args:
       python: the interpreter.
       reference: MODULE:NAME of the environment's factory.
-      env: environment variables besides this process's own.
-      cwd: the folder that it will run in.
-      timeout: seconds until it must have reported its version; None for no limit.
-      thread: "main" to have the environments in its main thread.
+      env: environment variables added to those of this process.
+      cwd: the working directory.
+      timeout: time limit, in seconds, for the interpreter to report its version; None for no limit.
+      thread: "main" to run the environments in its main thread.
 
     Raises:
       LaunchError: it cannot be started, does not answer in time, or is older than Python 3.6.
-      SpecError: a text that no program can be given, see `from_process`.
+      SpecError: a text cannot be passed to a program; see `from_process`.
     """
     check_startable([python, reference, cwd], env)
     named = shlex.join([python, reference])
@@ -267,10 +268,10 @@ def other_python(
     code, printed, errors = asked([python, "-c", _WHAT_IT_HAS], named, late, timeout, env, cwd)
     words = printed.split()
     if code or len(words) != 3 or not (words[0] + words[1]).isdecimal():
-        raise LaunchError("is no Python", named, code, printed + errors)
+        raise LaunchError("is not a Python interpreter", named, code, printed + errors)
     if (int(words[0]), int(words[1])) < _OLDEST:
         found, needed = ".".join(words[:2]), ".".join(map(str, _OLDEST))
-        raise LaunchError(f"is Python {found}; servers take {needed} or later", named, None, "")
+        raise LaunchError(f"is Python {found}; servers need {needed} or later", named, None, "")
     if words[2] == "True":
         return [*_package_server(python, thread), reference]
     chosen = [] if thread is None else ["--thread", thread]
@@ -293,23 +294,23 @@ def asked(
 ) -> tuple[int, str, str]:
     """Run a command that ends by itself.
 
-    It may be a wrapper that starts the interpreter: all of its session ends if it is late.
+    It may be a wrapper that starts the interpreter, so a timeout kills its whole process group.
 
     Args:
       command: the program and its arguments.
-      named: how errors name it.
+      named: the name of the command in errors.
       late: the text for a timeout, with {} for the time.
-      timeout: seconds until it must have ended; None for no limit.
-      env: environment variables besides this process's own.
-      cwd: the folder that it runs in; None for that of this process.
+      timeout: time limit, in seconds, for the command to end; None for no limit.
+      env: environment variables added to those of this process.
+      cwd: the working directory; None for that of this process.
 
     Returns:
-      Its exit code, and what it has printed to standard output and to standard error.
+      The exit code, standard output, and standard error.
 
     Raises:
       LaunchError: it cannot be started, or does not end in time.
     """
-    # Files, since a pipe is open as long as anything lives that the wrapper has started.
+    # Files, since a pipe would stay open as long as any process started by the wrapper runs.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
 
         def printed() -> tuple[str, str]:
@@ -404,7 +405,7 @@ def _start(
             launch.close()
             raise
     except BaseException:
-        # The supervisor has removed it, unless it was killed before it had a guard.
+        # Usually already removed by the supervisor, unless that was killed before it had a guard.
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
         raise

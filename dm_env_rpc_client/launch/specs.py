@@ -1,4 +1,4 @@
-"""Servers to launch, as text: `process:COMMAND`, `docker:IMAGE ARGUMENTS`, `python:MODULE:NAME`."""
+"""Text specs of servers: `process:COMMAND`, `docker:IMAGE ARGUMENTS`, `python:MODULE:NAME`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from
 from dm_env_rpc_client.system import sources
 
 Launcher: TypeAlias = Callable[[], Launch]
-"""Starts a server; called again to start it again."""
+"""Starts a server, and restarts it when called again."""
 
 Address: TypeAlias = str | Launcher
-"""Where a server is, or how to start one: a text, see `launcher_of`, or a function."""
+"""Address of a server, or a way to launch one: a text (see `launcher_of`) or a function."""
 
 
 def is_address(given: Address) -> bool:
-    """Whether this is the address of a server that is running, and not one to launch."""
+    """Whether this is the address of a running server rather than a server to launch."""
     return isinstance(given, str) and not sources.is_launch(given)
 
 
@@ -33,20 +33,20 @@ def launcher_of(
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> Launcher:
-    """Return the function that starts the server named by a text; a function is returned unchanged.
+    """Return a function that starts the server described by a text; a function stays unchanged.
 
     Args:
-      given: `process:COMMAND` with `{port}` or `{socket}` in it, split as a shell does;
-        `docker:IMAGE`, perhaps with arguments for the image's entry point, and `{port}` in them;
-        `python:MODULE:NAME`, perhaps with ` --thread main` behind it; or an environment of another
-        package, such as `gymnasium://CartPole-v1`, as `dm-env-rpc serve` takes it.
-      options: how to connect to it; `timeout` are the seconds until it must answer, for a
-        `DefaultSeconds` it is `START_SECONDS`.
+      given: `process:COMMAND` containing `{port}` or `{socket}`, split as in a shell;
+        `docker:IMAGE`, optionally followed by arguments for the image's entry point, in which
+        `{port}` is replaced; `python:MODULE:NAME`, optionally followed by ` --thread main`; or a
+        source for `dm-env-rpc serve`, such as `gymnasium://CartPole-v1`.
+      options: options of the connection; `timeout` limits the time, in seconds, until the server
+        answers (`START_SECONDS` for a `DefaultSeconds`).
       progress: called while an image is pulled.
       python: the interpreter for `python:`; None for that of this process.
 
     Raises:
-      SpecError: the text has another form.
+      SpecError: the text has none of these forms.
     """
     if python is not None and not (isinstance(given, str) and given.startswith(sources.PYTHON)):
         raise SpecError(f"python={os.fspath(python)!r} is for python:MODULE:NAME, got {given!r}")
@@ -80,19 +80,17 @@ def launcher_of(
 
 
 def _without_thread(text: str) -> tuple[str, bool]:
-    """Return the object named by `python:`, and whether it needs the main thread."""
+    """Return the reference in a `python:` spec, and whether it needs the main thread."""
     reference, found, option = text.partition(" ")
     if not found:
         return text, False
     if option.split() != ["--thread", "main"]:
-        raise SpecError(
-            f"behind python:{reference} there may be --thread main and nothing else, got {option!r}"
-        )
+        raise SpecError(f"only --thread main may follow python:{reference}, got {option!r}")
     return reference, True
 
 
 def _check_launches(given: Any) -> None:
-    """Raise SpecError for values that are often passed in place of an address."""
+    """Raise SpecError for values commonly mistaken for an address."""
     expected = "a server address looks like 'localhost:50051'"
     if isinstance(given, int):
         raise SpecError(f"{expected}, got the number {given}; did you mean 'localhost:{given}'?")

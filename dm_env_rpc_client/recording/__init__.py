@@ -1,13 +1,13 @@
-"""Recordings of connections: every request and answer with its time, in one MCAP file.
+"""Recordings of connections: timestamped requests and answers in one MCAP file.
 
-It needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
+Needs the extra `record`. The guide is `docs/how-to/record-and-replay.md`.
 """
 
-# Read `mcap_file.py` first, the file, then `recorder.py`, which fills it without delaying steps and
-# says what goes to which file. `reader.py` reads a file, also one whose recorder was killed, and
-# `bounded_records.py` has what it may take. `episodes.py` makes TimeSteps of it and says when
-# episodes begin and end; `rows.py` divides the steps of a batched world. `replay.py` and `proxy.py`
-# are servers. `adaptors/minari.py` exports.
+# Read `mcap_file.py` first, which writes the file, then `recorder.py`, which queues messages for it
+# without delaying steps and assigns connections to files. `reader.py` reads a file, including one
+# whose recorder was killed, within the budgets of `bounded_records.py`. `episodes.py` turns
+# messages into TimeSteps and episodes; `rows.py` splits the steps of a batched world into rows.
+# `replay.py` and `proxy.py` are servers. `adaptors/minari.py` exports episodes.
 
 from dm_env_rpc_client.extras import importing
 

@@ -1,11 +1,11 @@
 """The records of an MCAP file, read without trusting their stated sizes.
 
-`mcap.records` parses records. Its readers allocate as much as a length or the compressed data
-claim; here every size is compared with the available bytes and the limits before anything is
-allocated. They also accept a truncated record as complete. A length appears twice, in a record and
-in its fields; both must agree, even in a truncated record, so that a changed length does not look
-like truncation. Messages in chunks are parsed here, because `mcap` takes several microseconds for
-each.
+`mcap.records` parses records. The readers of `mcap` allocate whatever size a length or the
+compressed data claim, and accept a truncated record as complete; this module compares every size
+with the available bytes and the limits before allocating memory. A length appears twice, in a
+record and in its fields; both must agree, even in a truncated record, so that a changed length does
+not look like truncation. Messages in chunks are parsed here, because `mcap` takes several
+microseconds for each.
 """
 
 from __future__ import annotations
@@ -36,28 +36,27 @@ _BLOCK = 1 << 16
 _OF_MESSAGE = int(Opcode.MESSAGE)
 
 _RECORDS = 1 << 18
-"""Records that a file of any size may have."""
+"""Maximum number of records in a small file; larger files may have more."""
 
 _RECORD_BYTES = 2
-"""A file may have one more record for this number of bytes. A message without contents takes 5
-bytes or more, since its number and its time differ from those of others: zstd at level 19 needs
-5.3."""
+"""File size, in bytes, that allows one more record. An empty message takes at least 5 bytes,
+because its number and time differ from those of other messages: 5.3 with zstd at level 19."""
 
 _HELD = 4
-"""Limit for the TimeSteps of a file, in multiples of its size, if that exceeds a chunk."""
+"""Memory limit for the TimeSteps of a file, in multiples of its size, but at least one chunk."""
 
 
 class Damage(Exception):  # noqa: N818 - the text of a RecordingError, which the reader raises.
-    """The fault of a file."""
+    """A fault in a file."""
 
 
 class FileBudget:
     """The remaining budget for reading one file; see `Limits.chunk_bytes`.
 
     Args:
-      path: of the file.
-      size: of the file.
-      limits: its limits.
+      path: the path of the file.
+      size: the size of the file, in bytes.
+      limits: the limits for the file.
     """
 
     def __init__(self, path: Path, size: int, limits: Limits):
@@ -67,13 +66,13 @@ class FileBudget:
         self._left = self._most_held = max(limits.chunk_bytes, _HELD * size)
 
     def check(self, kind: Literal["chunk", "message"], size: int) -> None:
-        """Raise RecordingError if a chunk, another record or a message is too large."""
+        """Raise RecordingError if a chunk, a message or another record is too large."""
         most = self._most_bytes[kind]
         if size > most:
             raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", kind)
 
     def take_record(self) -> None:
-        """Count a record; RecordingError if there are too many for the size of the file."""
+        """Count a record; RecordingError if the file has too many for its size."""
         self._records -= 1
         if self._records < 0:
             raise RecordingError(
@@ -82,7 +81,7 @@ class FileBudget:
             )
 
     def hold(self, size: int) -> None:
-        """Charge for memory that is kept while the file is read; RecordingError if over."""
+        """Charge for memory retained while the file is read; RecordingError if over budget."""
         self._left -= size
         if self._left < 0:
             raise self._error(
@@ -100,11 +99,11 @@ class FileBudget:
 
 
 class _Source(ReadDataStream):
-    """The source of records, which reads nothing beyond a limit and nothing partially.
+    """A source of records with a limit and without partial reads.
 
     Args:
-      stream: where it comes from.
-      end: that place.
+      stream: the stream to read from.
+      end: the position that reads must not pass.
 
     Attributes:
       end: as the argument.
@@ -126,7 +125,7 @@ class _Source(ReadDataStream):
         return data
 
     def skip(self, length: int) -> None:
-        """Read and drop bytes, in little memory."""
+        """Read and drop bytes block by block."""
         for left in range(length, 0, -_BLOCK):
             self.read(min(left, _BLOCK))
 
@@ -134,8 +133,7 @@ class _Source(ReadDataStream):
 class IndexSize(NamedTuple):
     """Number of messages of a channel in the index of a chunk.
 
-    It is read in place of a `records.MessageIndex`, which takes eight times the memory of its
-    record.
+    Replaces `records.MessageIndex`, which takes eight times the memory of its record.
     """
 
     channel_id: int
@@ -143,17 +141,17 @@ class IndexSize(NamedTuple):
 
     @classmethod
     def read(cls, source: _Source) -> IndexSize:
-        """Read one."""
+        """Read an index and drop its entries."""
         channel, size = source.read2(), source.read4()
         source.skip(size)
         return cls(channel, size / _TIME_AND_PLACE_BYTES)
 
 
 InChunk: TypeAlias = "tuple[int, int, int, bytes] | records.Schema | records.Channel"
-"""A record in a chunk. Of a message it is the channel, the sequence, the nanoseconds and the bytes:
-an object for each would take longer."""
+"""A record in a chunk. A message is a tuple of channel, sequence, nanoseconds and bytes, because an
+object for each would be slower."""
 
-# The records that are read.
+# Records of other kinds are skipped.
 _KINDS: Mapping[int, Any] = {
     Opcode.HEADER: records.Header,
     Opcode.FOOTER: records.Footer,
@@ -166,17 +164,17 @@ _KINDS: Mapping[int, Any] = {
     Opcode.DATA_END: records.DataEnd,
 }
 
-# Those of which many objects are made have a bound of their own. The channels of a connection have
-# a few hundred bytes, Statistics ten for each of 2**16 channels.
+# Records that expand to many objects have tighter bounds. The channels of a connection take a few
+# hundred bytes, Statistics ten bytes for each of up to 2**16 channels.
 _MOST_BYTES: Mapping[int, int] = {Opcode.CHANNEL: 1 << 16, Opcode.STATISTICS: 1 << 20}
 
 
 def _parsed(source: _Source, opcode: int, length: int) -> Any:
-    """Return a record that has as many bytes.
+    """Return a record of a given length.
 
     Raises:
-      Damage: its fields have not, or it is larger than such a record is.
-      EndOfFile: the source ends before its fields.
+      Damage: the fields have another length, or the record is too large for its kind.
+      EndOfFile: the source ends before the end of the fields.
     """
     begin = source.count
     most = _MOST_BYTES.get(opcode, length)
@@ -193,17 +191,17 @@ def _parsed(source: _Source, opcode: int, length: int) -> Any:
 
 
 class RecordFile:
-    """The records of a file outside of chunks, without records that readers do not need.
+    """The records of a file outside chunks, without those that readers do not need.
 
     Args:
-      file: the file, after its magic bytes.
-      size: of the file.
-      budget: the budget for a record.
+      file: the file, positioned after its magic bytes.
+      size: the size of the file, in bytes.
+      budget: the budget for records.
 
     Attributes:
-      checksum: the checksum of the bytes before the last record, from the beginning or from the
-        call of `begin_summary`.
-      has_end: whether the file was written to its end.
+      checksum: the checksum of the bytes before the last record, starting at the beginning of the
+        file or at the call of `begin_summary`.
+      has_end: whether the file was completed.
     """
 
     def __init__(self, file: BinaryIO, size: int, budget: FileBudget):
@@ -213,7 +211,7 @@ class RecordFile:
         self._budget = budget
         self._place = 0
         self.checksum = 0
-        # One changed bit leaves either the footer or the magic bytes after it.
+        # Either mark suffices, so that one changed bit does not look like truncation.
         length = PREFIX.size + _FOOTER_BYTES + len(MCAP0_MAGIC)
         end = os.pread(file.fileno(), length, size - length) if length < size else b""
         footer = PREFIX.pack(Opcode.FOOTER, _FOOTER_BYTES)
@@ -221,15 +219,15 @@ class RecordFile:
 
     @property
     def place(self) -> int:
-        """Where the last record begins."""
+        """The position of the last record in the file."""
         return self._place + len(MCAP0_MAGIC)
 
     def next(self) -> McapRecord | IndexSize | None:
-        """Return the next record; None if the file was not written whole.
+        """Return the next record; None at the end of an incomplete file.
 
         Raises:
-          RecordingError: it is larger than the budget allows.
-          Damage: the file has an end, but not all that was before.
+          RecordingError: the record exceeds the budget.
+          Damage: the record is invalid, or cut off although the file was completed.
         """
         source = self._source
         while True:
@@ -256,11 +254,11 @@ class RecordFile:
                 return None
 
     def begin_summary(self) -> None:
-        """Begin another checksum with the record after the last one."""
+        """Restart the checksum after the last record."""
         self._source.checksum_so_far = 0
 
     def ends(self) -> bool:
-        """Return whether the magic bytes follow, and nothing else; False if they are cut off.
+        """Return whether only the magic bytes follow; False if they are cut off.
 
         Raises:
           Damage: other bytes follow.
@@ -275,11 +273,11 @@ class RecordFile:
 def records_of_chunk(chunk: records.Chunk, budget: FileBudget) -> Iterator[InChunk]:
     """Yield the messages, schemas and channels of a chunk.
 
-    Memory that was read is given back when there is much of it, so that a large message and its
-    chunk are not in memory together.
+    Large parts are freed once read, so that a large message and its chunk are not in memory
+    together.
 
     Raises:
-      RecordingError: it is larger than the budget allows.
+      RecordingError: the chunk or a message exceeds the budget.
       Damage: it cannot be decompressed, its checksum is wrong, or a record is damaged.
     """
     view = memoryview(_decompressed(chunk, budget))
@@ -332,15 +330,13 @@ def _decompressed(chunk: records.Chunk, budget: FileBudget) -> bytes:
 def _of_zstd(data: bytes, size: int) -> bytes:
     declared = zstandard.frame_content_size(data)
     if declared not in (-1, size):
-        raise Damage(
-            f"the compressed data say that they are {declared} bytes, the chunk says {size}"
-        )
+        raise Damage(f"the compressed data declare {declared} bytes, but the chunk declares {size}")
     decompressor = zstandard.ZstdDecompressor()
     return decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
 
 
 def _of_lz4(data: bytes, size: int) -> bytes:
-    # One more than expected, so that longer data are not taken for these.
+    # The additional byte reveals data that are longer than declared.
     decompressor = lz4.frame.LZ4FrameDecompressor()
     found: bytes = decompressor.decompress(data, max_length=size + 1)
     if not decompressor.eof or decompressor.unused_data:

@@ -25,7 +25,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Budget, Limits
 from dm_env_rpc_client.tensors.packing import unpack_tensor
 from dm_env_rpc_client.tensors.spec_manager import SpecManager, dm_env_spec
 
-# What is kept in memory, measured with CPython 3.11.
+# Memory per episode, pending request and spec, measured with CPython 3.11.
 _EPISODE_BYTES = 2000
 _REQUEST_BYTES = 200
 _SPEC_BYTES = 3000
@@ -33,24 +33,24 @@ _SPEC_BYTES = 3000
 
 @dataclasses.dataclass
 class Episode:
-    """A sequence of steps of one agent, or of one row of a batched world.
+    """A sequence of one agent, or of one row of a batched world.
 
-    Its length is the number of its TimeSteps, the first one included.
+    Its length is the number of its TimeSteps, including the first.
 
     Attributes:
       connection: the connection of the agent.
       world_name: the name of the world.
-      number: its number in the recording, from 1.
-      row: the row of a batched world that it is of, from 0; None if the world has no rows.
+      number: the number of the episode in the recording, from 1.
+      row: the row of the batched world, from 0; None if the world has no rows.
       end: "terminated", "interrupted" (by the environment, or because the agent reset or left the
-        world), or "unfinished" (the recording ends before).
+        world), or "unfinished" (the recording ends first).
       action_specs: the specs of the actions, by flat name.
-      observation_specs: the same of all observations, reward and discount included.
-      nanoseconds: when each TimeStep was received, since the epoch.
-      flat_actions: for each TimeStep the action that led to it, by flat name; that of the first is
-        empty. An action that a step left out is missing.
+      observation_specs: the specs of all observations, including reward and discount, by flat name.
+      nanoseconds: the time at which each TimeStep was received, in nanoseconds since the epoch.
+      flat_actions: the action before each TimeStep, by flat name; empty for the first. Actions
+        omitted from a step are missing.
       flat_timesteps: the TimeSteps, with observations by flat name.
-      held_bytes: about how much memory it takes, as counted against `Limits.chunk_bytes`.
+      held_bytes: approximate memory use in bytes, as counted against `Limits.chunk_bytes`.
     """
 
     connection: RecordedConnection
@@ -80,10 +80,10 @@ class Episode:
     def timesteps(self) -> dm_env.TimeStep:
         """The TimeSteps, stacked along time; see `protocol.timesteps.stack`.
 
-        Observations are nested, as those of an environment that `make` returns.
+        Observations are nested, as in an environment returned by `make`.
 
         Raises:
-          SpecError: the shape of an observation, or which were requested, changes.
+          SpecError: the shape of an observation, or the set of requested ones, changes.
         """
         return timesteps.stack(
             [
@@ -97,8 +97,7 @@ class Episode:
         """The actions, stacked along time and nested: one fewer than TimeSteps.
 
         Raises:
-          SpecError: a step left an action out that another one has, or the length of an action
-            changes.
+          SpecError: only some steps have an action, or the length of an action changes.
         """
         taken = self.flat_actions[1:]
         names = list(self.action_specs)
@@ -127,7 +126,7 @@ class Episode:
 
     @property
     def episode_return(self) -> Any:
-        """The sum of the rewards; 0 if there are none, or if they are not numbers."""
+        """The sum of the rewards; 0 without rewards, or if they are not numbers."""
         given = (step.reward for step in self.flat_timesteps if step.reward is not None)
         rewards = [reward for reward in given if np.asarray(reward).dtype.kind in "biuf"]
         total = np.sum(rewards, axis=0) if rewards else np.float64(0)
@@ -135,12 +134,12 @@ class Episode:
 
     @property
     def seconds(self) -> float:
-        """The time between its first and its last TimeStep."""
+        """The time between the first and the last TimeStep, in seconds."""
         return (self.nanoseconds[-1] - self.nanoseconds[0]) / 1e9
 
     @property
     def began(self) -> datetime.datetime:
-        """When its first TimeStep was received, in UTC."""
+        """The time at which the first TimeStep was received, in UTC."""
         return datetime.datetime.fromtimestamp(self.nanoseconds[0] / 1e9, datetime.timezone.utc)
 
 
@@ -150,8 +149,8 @@ class Recording:
 
     Attributes:
       connections: the recorded connections, by number.
-      episodes: the episodes, in the order in which they ended.
-      is_complete: False if the recorder was killed, or still records.
+      episodes: the episodes, in the order of their ends.
+      is_complete: False if the recorder was killed, or is still recording.
     """
 
     connections: Mapping[int, RecordedConnection]
@@ -160,11 +159,11 @@ class Recording:
 
 
 def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
-    """Read a recording into memory; `episodes` reads it piece by piece.
+    """Read a recording into memory; `episodes` reads it episode by episode.
 
     Args:
-      path: the file. If its recorder was killed, it is read up to the last whole chunk.
-      limits: limits for messages, as for the recorded connections, and for a chunk and all
+      path: the file. If its recorder was killed, it is read up to the last complete chunk.
+      limits: limits for messages, as for the recorded connections, for chunks, and for all
         TimeSteps together.
 
     Returns:
@@ -182,19 +181,19 @@ def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
 def episodes(
     recording: str | os.PathLike[str] | Scan, limits: Limits = DEFAULT
 ) -> Iterator[Episode]:
-    """Read the episodes of a recording, one after the other.
+    """Read the episodes of a recording one by one.
 
     Args:
-      recording: the file, or a `Scan` of it, whose limits then apply, and whose `connections` and
-        `is_complete` describe the whole file at the end.
-      limits: as for `read`, for the episodes that have not ended.
+      recording: the file, or a `Scan` of it. A `Scan` has its own limits, and its `connections` and
+        `is_complete` describe the whole file after the last episode.
+      limits: as for `read`, applied to the running episodes.
 
     Yields:
-      Each episode when it has ended; those that did not, at the end.
+      Each episode as it ends, and finally the unfinished ones.
 
     Raises:
-      As `read`. If a connection breaks the protocol, that is at the end, after all episodes that
-      the file has whole; nothing of that connection is read after the message that breaks it.
+      As `read`. A protocol violation ends the reading of its connection, and is raised after all
+      complete episodes in the file.
     """
     scan = recording if isinstance(recording, Scan) else Scan(recording, limits)
     for episode in all_episodes(scan):
@@ -204,7 +203,7 @@ def episodes(
 
 
 def all_episodes(scan: Scan) -> Iterator[Episode]:
-    """Yield as `episodes`, for a reader that keeps the episodes, within the limits of the scan."""
+    """Yield as `episodes`, but count ended episodes against the limits of the scan, too."""
     agents: dict[int, _Agent] = {}
     numbers = itertools.count(1)
     failed: set[int] = set()
@@ -242,7 +241,7 @@ def all_episodes(scan: Scan) -> Iterator[Episode]:
 
 
 class _Begun(NamedTuple):
-    """A row's LAST observation, after which the next sequence may have begun already."""
+    """A row's LAST observation, which may already belong to the next sequence."""
 
     observation: Mapping[str, Any]
     nanoseconds: int
@@ -250,7 +249,7 @@ class _Begun(NamedTuple):
 
 
 class _Agent:
-    """The agent of a connection, or, of a batched world, the agents of its rows.
+    """The agent of a connection, or the agents of the rows of a batched world.
 
     Args:
       connection: the connection.
@@ -263,7 +262,7 @@ class _Agent:
         self._budget = scan.budget
         self._lifecycle = Lifecycle()
         self._requests: collections.deque[bytes] = collections.deque()
-        # The episodes that have not ended, by row; None is a world without rows.
+        # Running episodes by row; the row is None for a world without rows.
         self._running: dict[int | None, Episode] = {}
         self._begun: dict[int | None, _Begun] = {}
         self._rows: Rows | None = None
@@ -272,11 +271,11 @@ class _Agent:
 
     @property
     def unfinished(self) -> list[Episode]:
-        """The episodes that have not ended."""
+        """The running episodes."""
         return list(self._running.values())
 
     def take(self, entry: Entry) -> Sequence[Episode]:
-        """Take a message; return the episodes that it ends."""
+        """Process a message; return the episodes that it ends."""
         if entry.is_request:
             self._budget.hold(_REQUEST_BYTES + len(entry.message))
             self._requests.append(entry.message)
@@ -290,11 +289,11 @@ class _Agent:
         )
         field = request.WhichOneof("payload")
         if field is None:
-            return ()  # A property of the 1.0 line, or what this version does not know.
+            return ()  # A property request of version 1.0, or a message unknown to this version.
         try:
             answer = decode_response(entry.message, field, self._limits)
         except DmEnvRpcError:
-            return ()  # By the protocol the request had no effect.
+            return ()  # The protocol guarantees that a failed request has no effect.
         payload = getattr(request, field)
         self._lifecycle.answered(field, payload, answer)
         if field == "step":
@@ -312,19 +311,19 @@ class _Agent:
         return ended
 
     def _leave(self) -> list[Episode]:
-        """Record that the world was left or starts over; return the episodes that end."""
+        """Mark the world as left or reset; return the episodes that end."""
         if self._rows is not None:
             self._rows.forget()
         self._release(*self._begun)
         return self._end()
 
     def _set_specs(self, found: Any) -> list[Episode]:
-        """Adopt an ActionObservationSpecs, or none; return the episodes that end with others."""
+        """Adopt an ActionObservationSpecs or None; return the episodes ended by a change."""
         if found is not None and found == self._found:
             return []
         ended = self._leave()
         self._found = found
-        # Episodes share them, and keep them.
+        # Episodes share the specs and keep them in memory.
         actions, observations = ({}, {}) if found is None else (found.actions, found.observations)
         self._budget.hold(_SPEC_BYTES * (len(actions) + len(observations)))
         self._actions = SpecManager(actions, "action", self._limits)
@@ -336,7 +335,7 @@ class _Agent:
         return ended
 
     def _step(self, request: Any, answer: Any, entry: Entry) -> list[Episode]:
-        """Take a StepRequest and its StepResponse; return the episodes that they end."""
+        """Process a StepRequest and its StepResponse; return the episodes that end."""
         state = self._lifecycle.state
         step_type = lifecycle.step_type(self._lifecycle.previous, state)
         is_first = step_type is dm_env.StepType.FIRST
@@ -372,7 +371,7 @@ class _Agent:
             ended = self._end([row])
             self._begin(row, of)
         elif row not in self._running:
-            # The sequence has begun with the LAST step of the one before.
+            # The sequence began with the LAST step of its predecessor.
             begun = self._begun.get(row)
             if begun is None:
                 raise ProtocolError(
@@ -414,7 +413,7 @@ class _Agent:
         rows: Sequence[int | None] | None = None,
         end: Literal["terminated", "interrupted"] = "interrupted",
     ) -> list[Episode]:
-        """End the episodes of rows, or all, as far as they run, and return them."""
+        """End the running episodes, of some rows or all, and return them."""
         ended = []
         for row in list(self._running) if rows is None else rows:
             episode = self._running.pop(row, None)

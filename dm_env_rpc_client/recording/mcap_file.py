@@ -1,15 +1,14 @@
-"""The file of a recording, for writing: MCAP with the schemas of the protocol inside.
+"""The writer of a recording file: MCAP with the schemas of the protocol.
 
 `mcap.records` writes the records. Messages and their indexes, the bulk of a file, are packed here:
-`mcap.writer` takes 4 microseconds of interpreter time for each message, during which steps wait;
-this code takes 0.7.
+`mcap.writer` takes 4 microseconds of interpreter time per message, during which steps wait; this
+code takes 0.7.
 
-Chunks are handed to the operating system whole, and written bytes never change. So after a kill,
-the file is readable up to its last complete chunk. The end of the file, with the index, is written
-when no connection is being recorded. If another connection follows, the end is cut off and written
-again later, provided the path still names the finished file: a renamed, replaced or changed file
-may belong to another program and is left alone. The end contains checksums of everything outside
-chunks: of the data in DataEnd, and of the summary in the footer.
+Each chunk is written at once, and written bytes never change. So after a kill, the file is readable
+up to its last complete chunk. The end of the file, with the index, is written when no connection is
+being recorded. Another connection truncates that end, provided the path still names the finished
+file: a renamed, replaced or changed file may belong to another program and is left alone. Checksums
+in the end cover everything outside chunks: the data in DataEnd, and the summary in the footer.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ PROFILE = "dm_env_rpc"
 """The profile in the header of a recording."""
 
 REQUESTS, ANSWERS = "requests", "answers"
-"""The channels of connection 1 are "/connection-1/requests" and "/connection-1/answers"."""
+"""Prefix of channel names, such as "/connection-1/requests" and "/connection-1/answers"."""
 
 ENVELOPES: Mapping[str, type[Message]] = {
     REQUESTS: EnvironmentRequest,
     ANSWERS: EnvironmentResponse,
 }
-"""The messages of a direction, in the order of their schemas."""
+"""The message of each direction, in the order of their schemas."""
 
 COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "zstd": zstandard.compress,
@@ -57,36 +56,36 @@ COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
 """Compression functions for chunks, by name."""
 
 _CHUNK_BYTES = 1 << 20
-"""A chunk ends when it is larger than this, before compression."""
+"""Size, in bytes before compression, beyond which a chunk ends."""
 
 MAX_CONNECTIONS = 0xFFFF // 2
-"""In one file. The MCAP specification: the id of a channel has 16 bits."""
+"""Maximum number of connections in one file: MCAP channel ids have 16 bits."""
 
 PREFIX = struct.Struct("<BQ")
-"""The MCAP specification, Records: opcode and length."""
+"""The prefix of a record: opcode and length ("Records" in the MCAP specification)."""
 
 MESSAGE = struct.Struct("<BQHIQQ")
-"""The opcode and length of a Message, and its fields up to its bytes."""
+"""The prefix of a Message record and its fields before the contents."""
 
 MESSAGE_FIELDS = MESSAGE.size - PREFIX.size
 
-# The same of a Message Index, up to the times and places of the messages.
+# The prefix of a Message Index record and its fields before the times and places of messages.
 _INDEX = struct.Struct("<BQHI")
 _INDEX_FIELDS = _INDEX.size - PREFIX.size
 
 
 class Container:
-    """A new recording. One thread at a time uses it.
+    """A new recording, for use by one thread at a time.
 
     Args:
-      path: where; nothing may be there.
-      compression: of chunks; see `COMPRESSIONS`.
+      path: the path of the file, which must not exist.
+      compression: the compression of chunks; see `COMPRESSIONS`.
 
     Attributes:
       output: the file object to write to.
 
     Raises:
-      RecordingError: there is a file, or it cannot be written.
+      RecordingError: the file exists, or cannot be written.
     """
 
     def __init__(self, path: Path, compression: str):
@@ -112,8 +111,8 @@ class Container:
             )
             for number, envelope in enumerate(ENVELOPES.values(), 1)
         ]
-        # Schemas, channels and the index of the chunks as they are written at the end: there is a
-        # chunk for every 0.1 s of a session.
+        # Schemas, channels and the chunk index, kept as bytes until the end because a session adds
+        # a chunk every 0.1 s.
         self._definitions = bytearray(built(*schemas))
         self._chunk_index = bytearray()
         self._begin_chunk()
@@ -168,7 +167,7 @@ class Container:
             self.flush()
 
     def flush(self) -> None:
-        """End the chunk, if it has anything, and hand it to the operating system."""
+        """End the chunk, unless it is empty, and hand it to the operating system."""
         if not self._parts:
             return
         self.output.reopen()
@@ -215,34 +214,34 @@ class Container:
         self.output.write(builder.end())
 
     def finish(self) -> None:
-        """Write the index and the end of the file, and close it, until something is added."""
+        """Write the index and the end of the file, and close it until the next message."""
         self.flush()
         if self.output.is_finished:
             return
         end = built(records.DataEnd(self.output.checksum))
         summary = self._definitions + built(self._statistics) + self._chunk_index
         footer = records.Footer(self.output.position + len(end), 0, 0)
-        # The MCAP specification: the checksum covers the summary, and the footer up to itself.
+        # By the MCAP specification, it covers the summary and the footer's fields before it.
         footer.summary_crc = zlib.crc32(built(footer)[:-4], zlib.crc32(summary))
         self.output.finish(end + summary + built(footer) + MCAP0_MAGIC)
 
     def _begin_chunk(self) -> None:
         self._parts: list[bytes] = []
         self._chunk_bytes = 0
-        # For each channel the time and the place of each message, one after the other.
+        # Alternating times and places of the messages, by channel.
         self._places: dict[int, list[int]] = {}
 
 
 class _Output:
-    """The file, without a buffer, which a forked child might write once more.
+    """The file, unbuffered, because a forked child could write a buffer a second time.
 
     Args:
-      path: where; nothing may be there.
+      path: the path of the file, which must not exist.
 
     Attributes:
-      position: how much was written.
-      checksum: of all that was written.
-      is_finished: whether it has its end, and is closed.
+      position: the number of bytes written.
+      checksum: the checksum of the bytes written.
+      is_finished: whether the file is complete and closed.
     """
 
     def __init__(self, path: Path):
@@ -262,38 +261,38 @@ class _Output:
         self.checksum = zlib.crc32(data, self.checksum)
 
     def finish(self, end: bytes) -> None:
-        """Write the end of the file, which `reopen` cuts off again, and close it."""
+        """Write the end of the file, which `reopen` truncates, and close the file."""
         checksum = self.checksum
         self.write(end)
         self.close()
         self._end, self.checksum, self.is_finished = end, checksum, True
 
     def close(self) -> None:
-        """Close the file as it is; a second call does nothing."""
+        """Close the file without completing it; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def is_in_place(self) -> bool:
-        """Whether its path still names this file, and not one that has taken its place."""
+        """Whether the path still names this file rather than a replacement."""
         try:
             return _identity(os.stat(self._path)) == self._identity
         except OSError:
             return False
 
     def remove(self) -> None:
-        """Remove the file, if it is in its place."""
+        """Remove the file, if its path still names it."""
         if self.is_in_place():
             with contextlib.suppress(OSError):
                 os.remove(self._path)
 
     def check(self) -> None:
-        """Raise OSError if it is finished, and the path does not name it any more."""
+        """Raise OSError if the file is finished and the path no longer names it."""
         if self.is_finished:
             os.close(self._opened())
 
     def reopen(self) -> None:
-        """Open a finished file again and cut off its end."""
+        """Reopen a finished file and truncate its end."""
         if not self.is_finished:
             return
         descriptor = self._opened()
@@ -306,8 +305,8 @@ class _Output:
     def _opened(self) -> int:
         """Return a descriptor of the finished file.
 
-        The inode of a file that was removed may be that of another one later, so that the end is
-        compared as well, which has the checksum of all the rest.
+        The inode of a removed file may be reused, so the end is compared as well: it contains
+        checksums of the rest.
         """
         flags = os.O_RDWR | os.O_NONBLOCK
         descriptor = os.open(self._path, flags)
@@ -342,7 +341,7 @@ def built(*given: McapRecord) -> bytes:
 
 
 def _file_descriptors(message: type[Message]) -> bytes:
-    """Return a FileDescriptorSet with the file of a message and all that it imports."""
+    """Return a FileDescriptorSet with the file of a message and all its imports."""
     found = descriptor_pb2.FileDescriptorSet()
     seen: set[str] = set()
 

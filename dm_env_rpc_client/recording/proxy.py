@@ -1,9 +1,9 @@
-"""A proxy between any clients and any server that records their messages.
+"""A recording proxy between any clients and any server.
 
-Each stream of a client gets a stream to the server, with the client's metadata, which is not
-recorded. Requests are forwarded one at a time, so a client that pipelines waits a full round trip
-for each. While there is only one stream, the thread that received a request forwards it; a thread
-for each stream would cost hand-overs.
+Each client stream gets a stream to the server, with the client's metadata, which is not recorded.
+Requests are forwarded one at a time, so a pipelining client waits a full round trip for each. While
+there is only one stream, the receiving thread forwards its requests, which avoids switches between
+threads.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ def proxy(
     transport: Transport = "auto",
     compression: str = "zstd",
 ) -> Proxy:
-    """Forward requests of clients and answers of a server, and record both.
+    """Forward clients' requests and a server's answers, and record both.
 
     Args:
       upstream: the address of the server, as for `connect`.
       path: the file to record to, which must not exist.
-      address: where clients connect, in plaintext: `host:port` or `unix:path`; port 0 selects a
+      address: the address for clients, in plaintext: `host:port` or `unix:path`; port 0 selects a
         free port.
       credentials: TLS credentials for the connections to the server; None for plaintext.
-      token: a secret that the server requires, for clients that send none.
+      token: the server's token, for clients that send none.
       insecure: allow plaintext with other machines, at both ends.
-      transport: which transport carries the streams to the server.
+      transport: the transport for the streams to the server.
       compression: see `Recorder`.
 
     Returns:
-      The running proxy; `.address` is where it listens, `.stop()` or the end of a `with` block
-      stops it and completes the file; `.clients` and `.requests` say what passes.
+      The running proxy. `.address` is its address for clients; `.stop()` or the end of a `with`
+      block stops it and completes the file; `.clients` and `.requests` count the traffic.
 
     Raises:
       RecordingError: the file exists, or cannot be written.
       SpecError: plaintext with another machine without `insecure`, or as `connect`.
-      OSError: the address is taken, or does not belong to this machine.
+      OSError: the address is in use, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
     endpoint = Endpoint(
@@ -82,11 +82,11 @@ def proxy(
 
 
 class Proxy(Serving):
-    """A running proxy; made by `proxy`.
+    """A running proxy, returned by `proxy`.
 
     Args:
       endpoint: the server, with the recorder.
-      address: where clients connect, in plaintext.
+      address: the address for clients, in plaintext.
       recorder: closed when the proxy stops.
     """
 
@@ -98,12 +98,12 @@ class Proxy(Serving):
 
     @property
     def clients(self) -> int:
-        """The number of streams that clients have open."""
+        """The number of open client streams."""
         return len(self._traffic.streams)
 
     @property
     def requests(self) -> int:
-        """The number of requests so far whose answers were forwarded."""
+        """The number of requests answered so far."""
         traffic = self._traffic
         with traffic.lock:
             return traffic.past_requests + sum(each.requests for each in traffic.streams)
@@ -116,7 +116,7 @@ class _Traffic:
     """Requests of closed streams."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    """Held while the streams are counted, opened or closed."""
+    """Lock for counting, opening and closing streams."""
 
 
 def _read(stream: Stream) -> Buffer:
@@ -131,7 +131,7 @@ class _ForwardedStream(ServerStream):
     Args:
       endpoint: the server, with the recorder.
       peer: the client.
-      traffic: the streams of the proxy that are open.
+      traffic: the open streams of the proxy.
     """
 
     def __init__(self, endpoint: Endpoint, peer: Peer, traffic: _Traffic):
@@ -150,7 +150,7 @@ class _ForwardedStream(ServerStream):
         self.may_wait = len(self._traffic.streams) > 1
         try:
             if self._stream is None:
-                # Not before there is a request: this may take long.
+                # Connecting may take long, so it waits for the first request.
                 self._stream = open_stream(self._endpoint, _CONNECT_SECONDS)
             if self._is_abandoned:
                 self._stream.abort()

@@ -1,10 +1,10 @@
-"""Reading a recording message by message, including one whose recorder was killed.
+"""Reads a recording message by message, even if its recorder was killed.
 
 A file without an end is read up to the first incomplete record. A file with an end must match it:
 the checksums of the data and of the summary, if present (earlier versions and most other programs
-write 0), the numbers of chunks and messages, and the same schemas and channels. Messages of a
-connection are numbered, and each chunk is followed by its index, so that a missing chunk is noticed
-even in a file without an end.
+write 0), the numbers of chunks and messages, and the schemas and channels. Messages of a connection
+are numbered, and each chunk is followed by its index, which reveals a missing chunk even in a file
+without an end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits, shortened
 _DIRECTIONS = {envelope.DESCRIPTOR.full_name: name for name, envelope in ENVELOPES.items()}
 
 _NUMBER_DIGITS = 9
-"""The most digits that the number of a connection has."""
+"""Maximum number of digits in a connection's number."""
 
 _CONNECTION_BYTES = 2000
 """The memory of a connection besides its metadata, in bytes."""
@@ -46,8 +46,8 @@ class RecordedConnection:
     """A connection of a recording.
 
     Attributes:
-      number: its number in the recording, from 1.
-      address: of its server.
+      number: the number of the connection in the recording, from 1.
+      address: the address of its server.
       metadata: the connection's metadata in the recording, such as the version of this package and
         the transport.
     """
@@ -61,11 +61,11 @@ class Entry(NamedTuple):
     """A recorded message.
 
     Attributes:
-      connection: the connection that it was sent or received on.
-      is_request: whether it is an EnvironmentRequest, and not an EnvironmentResponse.
+      connection: the connection of the message.
+      is_request: True for an EnvironmentRequest, False for an EnvironmentResponse.
       sequence: its number among the requests or answers of the connection, from 1.
-      nanoseconds: when it was sent or received, since the epoch.
-      message: its bytes.
+      nanoseconds: the time at which it was sent or received, in nanoseconds since the epoch.
+      message: the serialized message.
     """
 
     connection: RecordedConnection
@@ -90,13 +90,13 @@ class Scan:
 
     Attributes:
       connections: connections read so far, by number.
-      is_complete: whether the end of the file was read; False if the recorder was killed, or still
-        records.
+      is_complete: whether the end of the file was read; False if the recorder was killed, or is
+        still recording.
       limits: as the argument.
       budget: the remaining budget for reading the file.
 
     Raises:
-      SpecError: an argument is of another type.
+      SpecError: an argument has the wrong type.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT):
@@ -126,7 +126,7 @@ class Scan:
                     if (yield from self._read_data(reading)):
                         self._read_summary(reading)
                 except Damage as error:
-                    # A recorder that goes on with its file cuts off the end that was there.
+                    # A recorder that resumes a finished file truncates its end during this scan.
                     after = os.fstat(file.fileno())
                     is_recorded = (after.st_size, after.st_mtime_ns) != (
                         found.st_size, found.st_mtime_ns
@@ -194,7 +194,7 @@ class Scan:
         statistics: records.Statistics | None = None
         while (record := reading.next()) is not None:
             if isinstance(record, records.Footer):
-                # The MCAP specification: the checksum covers the footer up to itself.
+                # By the MCAP specification, the checksum covers the footer's fields before it.
                 checksum = zlib.crc32(built(record)[:-4], reading.checksum)
                 if record.summary_crc not in (0, checksum):
                     raise Damage("the checksum of the summary is wrong")
@@ -224,9 +224,9 @@ class _Contents:
       budget: the remaining budget for reading the file.
 
     Attributes:
-      connections: by number.
-      profile: of the file.
-      chunks: how many.
+      connections: the connections, by number.
+      profile: the profile of the file.
+      chunks: the number of chunks.
     """
 
     def __init__(self, budget: FileBudget):
@@ -235,17 +235,17 @@ class _Contents:
         self.chunks = 0
         self._budget = budget
         self._messages: collections.Counter[int] = collections.Counter()
-        # Those of the last chunk, until something other than its indexes follows.
+        # Messages of the last chunk by channel, until a record other than its indexes follows.
         self._of_chunk: collections.Counter[int] = collections.Counter()
         self._checksums: dict[tuple[type, int], int] = {}
-        # The direction of the messages that a schema describes, and which channels have which
-        # connection; None for those of other programs.
+        # The direction of each schema, and the connection of each channel; None for schemas and
+        # channels of other programs.
         self._schemas: dict[int, str | None] = {0: None}
         self._channels: dict[int, tuple[RecordedConnection, bool] | None] = {}
         self._last: dict[int, int] = {}
 
     def entry(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> Entry | None:
-        """Count a message, and return it; None for one of another program."""
+        """Count a message and return it; None for a message of another program."""
         self._of_chunk[channel] += 1
         try:
             found = self._channels[channel]
@@ -256,8 +256,8 @@ class _Contents:
         if found is None:
             return None
         connection, is_request = found
-        # The first one that there is may have any number: other programs cut parts out of a file,
-        # and number messages with 0 if they do not number them.
+        # The first message may have any number, because other programs may extract a part of a
+        # file; programs that do not number messages write 0.
         last = self._last.get(channel)
         self._last[channel] = sequence
         if last is not None and sequence not in (0, (last + 1) & 0xFFFFFFFF):
@@ -277,12 +277,12 @@ class _Contents:
             )
 
     def end_chunk(self) -> None:
-        """There are no more indexes of the last chunk."""
+        """End the indexes of the last chunk."""
         self._messages.update(self._of_chunk)
         self._of_chunk.clear()
 
     def check_statistics(self, found: records.Statistics) -> None:
-        """Compare the numbers that were written at the end."""
+        """Compare the statistics at the end of the file with the contents read."""
         counts = {channel: n for channel, n in found.channel_message_counts.items() if n}
         read = self._messages.total()
         if (found.message_count, found.chunk_count) != (read, self.chunks) or (
@@ -294,7 +294,7 @@ class _Contents:
             )
 
     def is_known(self, record: records.Schema | records.Channel) -> bool:
-        """Whether a schema or channel is a repetition of one that was read."""
+        """Whether a schema or channel repeats an earlier one."""
         checksum = zlib.crc32(built(record))
         key = type(record), record.id
         is_known = key in self._checksums
@@ -303,7 +303,7 @@ class _Contents:
         return is_known
 
     def define(self, record: records.Schema | records.Channel) -> None:
-        """Take a schema or a channel."""
+        """Register a schema or a channel."""
         if self.is_known(record):
             return
         if isinstance(record, records.Schema):

@@ -1,14 +1,13 @@
-"""Recorders: the file of each connection, its writer, and its completion.
+"""Recorders: queue the messages of connections, write them to a file, and complete it.
 
-A recorded stream looks like any other to a pipeline. Without `record` none of this code runs, so
-recording costs nothing unless requested.
+To a pipeline, a recorded stream looks like any other. Without `record`, none of this code runs.
 
 The thread that sends or receives a message queues it with its time, which takes about a
-microsecond. The writing thread empties the queue every 10 ms, and hands a chunk to the operating
-system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk does not keep up and
-64 MiB wait, sending and receiving wait as well, and fail if the disk accepts nothing for a minute.
-If writing fails, for instance because the disk is full, the recorded connections fail with a
-RecordingError, since a recording with a hole would look complete.
+microsecond. The writer thread drains the queue every 10 ms, and hands a chunk to the operating
+system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk falls behind by 64
+MiB, sending and receiving wait for it, and fail if it accepts nothing for a minute. If writing
+fails, for instance because the disk is full, the recorded connections fail with a RecordingError,
+since a recording with a gap would look complete.
 """
 
 from __future__ import annotations
@@ -41,42 +40,42 @@ from dm_env_rpc_client.version import __version__
 _log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.1
-"""Age, in seconds, at which messages have been handed to the operating system."""
+"""Maximum age, in seconds, of messages not yet handed to the operating system."""
 
 MAX_WAITING_BYTES = 64 << 20
-"""Bytes that may wait to be written; beyond this, sending and receiving wait."""
+"""Maximum size of pending messages, in bytes; beyond it, sending and receiving wait."""
 
 _TAKE_SECONDS = 0.01
-"""The interval at which the thread empties the queue, in seconds."""
+"""The interval, in seconds, at which the writer thread drains the queue."""
 
 _MOST_TAKEN = 1000
-"""Maximum number of messages that the thread takes at once."""
+"""Maximum number of messages that the writer thread takes at once."""
 
 _MESSAGE_BYTES = 200
-"""The size charged for a queued message besides its contents, in bytes."""
+"""Overhead charged for each queued message, in bytes."""
 
 _SETTLE_SECONDS = 30.0
-"""Time, in seconds, that closing waits for the disk."""
+"""Time limit, in seconds, for the disk when closing."""
 
 _STALLED_SECONDS = 60.0
-"""Time, in seconds, that sending and receiving wait for a stalled disk, such as a network's."""
+"""Time limit, in seconds, for a stalled disk, such as a network file system, to accept data."""
 
 
 _Message: TypeAlias = "tuple[ConnectionRecording, str, int, int, bytes]"
-"""A message: its recording, direction, number, nanoseconds and bytes. A plain tuple: one with names
-takes as long as all the rest."""
+"""A message: its recording, direction, number, nanoseconds and bytes. A named tuple would double
+the time for queueing."""
 
 _Item: TypeAlias = "_Message | Callable[[], None] | None"
-"""A message, something else that the thread does in its turn, or the end."""
+"""A message, another operation for the writer thread, or the end."""
 
-# The recorders by path that are not finished, so that connections that are opened one after the
-# other, as those of many environments are, have one file.
+# Unfinished recorders by path, so that connections opened one after another, such as those of many
+# environments, share a file.
 _recorders: weakref.WeakValueDictionary[str, Recorder] = weakref.WeakValueDictionary()
 _opening = make_lock()
 
 
 def _begin_anew() -> None:
-    """In a forked child: the recorders are the parent's, one of whose threads may hold the lock."""
+    """Reset in a forked child: the parent owns the recorders, and its threads may hold the lock."""
     global _opening
     _opening = make_lock()
     _recorders.clear()
@@ -86,24 +85,24 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 class Recorder:
-    """A recorder of connections to one file, from any threads.
+    """A thread-safe recorder of connections to one file.
 
-    `make`, `connect` and the like take one, or a path, as `record`. With a path the file is
-    complete when the last connection that records to it is closed. A Recorder that you make
-    yourself may be shared by connections of any life; close it at the end, or use `with`. If all
-    are closed and the file is renamed, replaced or removed, further connections fail: a file that
-    may be another one is not written to.
+    `make`, `connect` and similar functions take a recorder, or a path, as `record`. With a path,
+    the file is complete when its last recorded connection is closed. Connections opened at any time
+    may share a Recorder of your own; close it at the end, or use `with`. If all connections are
+    closed and the file is renamed, replaced or removed, further connections fail, because the path
+    may name a file of another program.
 
     Args:
       path: the file, which must not exist.
-      compression: of the contents: "zstd", "lz4" or "none".
+      compression: the compression of the contents: "zstd", "lz4" or "none".
 
     Attributes:
       path: the file.
 
     Raises:
-      RecordingError: there is a file already, or it cannot be written.
-      SpecError: there is no such compression, or `path` is no path.
+      RecordingError: the file exists, or cannot be written.
+      SpecError: the compression is unknown, or `path` is not a path.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, compression: str = "zstd"):
@@ -113,23 +112,23 @@ class Recorder:
         self._writer = FileWriter(Container(self.path, compression))
         self._pid = os.getpid()
         self._connections = 0
-        # Runs when the recorder is garbage-collected, and at the exit of the interpreter, after
-        # those of the connections, which are younger.
+        # Finalizers run at interpreter exit from the newest to the oldest, so connections end
+        # before their recorder.
         self._finalizer = weakref.finalize(self, self._writer.stop)
 
     def connection(self, address: str, settings: Mapping[str, str]) -> ConnectionRecording:
         """Begin to record a connection.
 
         Args:
-          address: of its server.
-          settings: the connection's settings in the recording. They must not be secret.
+          address: the address of the server.
+          settings: the connection's settings for the recording, which must not be secret.
 
         Returns:
-          What records its requests and answers.
+          The recording of the connection.
 
         Raises:
-          RecordingError: the recorder is closed, another process made it, its file was complete
-            and is another one now, or has as many connections as it can.
+          RecordingError: the recorder is closed or belongs to another process, or its file was
+            replaced after completion, or has the maximum number of connections.
         """
         if os.getpid() != self._pid:
             raise RecordingError(
@@ -160,7 +159,7 @@ class Recorder:
         return RecordedStream(stream, self._recording_of(endpoint))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """Return a stream to `endpoint` that records `stream`, for an event loop."""
+        """Return an AsyncStream to `endpoint` that records the messages of `stream`."""
         return AsyncRecordedStream(stream, self._recording_of(endpoint))
 
     def _recording_of(self, endpoint: Endpoint) -> ConnectionRecording:
@@ -173,19 +172,19 @@ class Recorder:
         return self.connection(endpoint.address, settings)
 
     def settle(self) -> None:
-        """Wait until the file holds everything recorded so far; errors are logged."""
+        """Wait until the file contains everything recorded so far; errors are logged."""
         if os.getpid() == self._pid:
             self._writer.settle()
 
     def close(self) -> None:
         """Complete the file; a second call does nothing. Errors are logged.
 
-        Connections that still record to it fail, since their recording would have a hole.
+        Connections still being recorded fail, since their recordings would have gaps.
         """
         self._finalizer()
 
     def discard(self) -> None:
-        """Close it, and remove the file if no connection was recorded."""
+        """Close the recorder, and remove the file if no connection was recorded."""
         self._writer.leaves_unused = False
         self.close()
 
@@ -199,7 +198,7 @@ class Recorder:
 def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
     """Return the recorder for the argument `record` of `connect` and `make`.
 
-    Connections to the same path share a recorder while one of them is open, and the file is there.
+    Connections that record to the same path share a recorder while one is open and the file exists.
 
     Raises:
       As `Recorder`.
@@ -211,24 +210,24 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
         found = _recorders.get(path)
         if found is None or not found._writer.takes_more():
             found = _recorders[path] = Recorder(record)
-            # A connection that cannot be opened leaves no file in the way of the next attempt.
+            # A file left by a failed connection attempt would make the next attempt fail.
             found._writer.leaves_unused = False
         return found
 
 
 class ConnectionRecording:
-    """The recording of one connection. One thread at a time records requests, one answers.
+    """The recording of one connection, for one thread that records requests and one for answers.
 
     Args:
-      recorder: is kept alive until the recording ends.
-      writer: of the file.
-      number: of the connection, from 1.
+      recorder: the recorder, kept alive until the recording ends.
+      writer: the writer of the file.
+      number: the number of the connection, from 1.
       metadata: the connection's metadata in the recording.
 
     Attributes:
       number: as the argument.
       metadata: as the argument.
-      channels: the ids of its channels, for the thread that writes.
+      channels: the ids of its channels, for the writer thread.
     """
 
     def __init__(
@@ -243,11 +242,11 @@ class ConnectionRecording:
         writer.queue.put(functools.partial(writer.begin, number))
 
     def request(self, message: bytes, may_block: bool = True) -> None:
-        """Record a request that is about to be sent. Errors are raised by `answer`.
+        """Record a request before it is sent; errors are raised by `answer`.
 
         Args:
-          message: its bytes.
-          may_block: whether to wait if the disk does not keep up; otherwise see `must_wait`.
+          message: the serialized request.
+          may_block: whether to wait if the disk falls behind; otherwise see `must_wait`.
         """
         self._requests += 1
         now = self._writer.epoch + time.monotonic_ns()
@@ -257,7 +256,7 @@ class ConnectionRecording:
         """Record a received answer.
 
         Args:
-          message: its bytes, which are copied.
+          message: the serialized answer, which is copied.
           may_block: as for `request`.
 
         Raises:
@@ -274,33 +273,33 @@ class ConnectionRecording:
             ) from failure
 
     def must_wait(self, since: float) -> bool:
-        """Whether as much waits to be written as may wait; see `FileWriter.must_wait`."""
+        """Whether the queue is full; see `FileWriter.must_wait`."""
         return self._writer.must_wait(since)
 
     def end(self) -> None:
         """End the recording of the connection; a second call does nothing.
 
-        The garbage collector may call it anywhere, so it takes no lock.
+        Takes no lock, because the garbage collector may call it anywhere.
         """
         if self._recorder is not None:
             self._recorder = None
             self._writer.queue.put(functools.partial(self._writer.end, self.number))
 
     def abandon(self) -> None:
-        """Forget the recording in a forked child: it is the parent's."""
+        """Abandon the recording in a forked child, since the parent owns it."""
         self._recorder = None
 
 
 class FileWriter:
-    """The queue, and the thread that empties it. It does not refer to the recorder.
+    """The queue and the writer thread, which does not keep the recorder alive.
 
     Args:
       container: the file.
 
     Attributes:
-      path: of the file.
-      failure: the first error of writing; None while there is none.
-      leaves_unused: whether a file without connections is left at the end, and not removed.
+      path: the path of the file.
+      failure: the first write error; None before any.
+      leaves_unused: whether a file without connections is kept at the end.
       queue: messages to write.
       epoch: the time at which `time.monotonic_ns` was 0.
     """
@@ -311,13 +310,13 @@ class FileWriter:
         self._has_finished = False
         self.leaves_unused = True
         self._is_used = False
-        # `put` of a SimpleQueue may be called by the garbage collector inside another `put`.
+        # `SimpleQueue.put` is reentrant: the garbage collector may call it inside another `put`.
         self.queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._container = container
         self._pid = os.getpid()
         self._mutex = make_lock()
         self._waiting_bytes = 0
-        # Times do not go back, and differences are right, if the clock is set.
+        # Setting the system clock must not move times backwards or change their differences.
         self.epoch = time.time_ns() - time.monotonic_ns()
         self._progressed = time.monotonic()
         self._open: set[int] = set()
@@ -328,7 +327,7 @@ class FileWriter:
         self._thread.start()
 
     def takes_more(self) -> bool:
-        """Whether another connection to the same path is recorded here, too.
+        """Whether this writer accepts another connection to the same path.
 
         Otherwise the file is complete, has failed, or was renamed, removed or replaced.
         """
@@ -336,17 +335,17 @@ class FileWriter:
         return is_open and self._container.output.is_in_place()
 
     def check(self) -> None:
-        """Raise RecordingError if the finished file is another one by now."""
+        """Raise RecordingError if the finished file was replaced."""
         try:
             self._container.output.check()
         except OSError as error:
             raise RecordingError(f"cannot record to {self.path} any more: {error}") from error
 
     def must_wait(self, since: float) -> bool:
-        """Whether as much waits as may wait. It gives up a disk that takes nothing for a minute.
+        """Whether the queue is full; writing fails if the disk accepts nothing for a minute.
 
         Args:
-          since: when the caller began to wait, by `time.monotonic`.
+          since: the `time.monotonic` time at which the caller began to wait.
         """
         if (
             self._waiting_bytes <= MAX_WAITING_BYTES
@@ -360,7 +359,7 @@ class FileWriter:
         return True
 
     def put(self, message: _Message, may_block: bool) -> None:
-        """Queue a message; with `may_block`, wait until there is room."""
+        """Queue a message; with `may_block`, wait while the queue is full."""
         self.queue.put(message)
         with self._mutex:
             self._waiting_bytes += len(message[-1]) + _MESSAGE_BYTES
@@ -370,7 +369,7 @@ class FileWriter:
                 time.sleep(_TAKE_SECONDS)
 
     def settle(self) -> None:
-        """Wait until the file holds the queued messages; errors are logged."""
+        """Wait until the file contains the queued messages; errors are logged."""
         # Not an Event: a signal at the wrong point of its `wait` raises RuntimeError.
         unsettled = make_lock()
         unsettled.acquire()
@@ -412,7 +411,7 @@ class FileWriter:
             for item in items:
                 if isinstance(item, tuple):
                     taken_bytes += len(item[-1]) + _MESSAGE_BYTES
-                    # Not by `_do`: this is most of what the thread does.
+                    # Bypasses `_do`, because messages are most of the thread's work.
                     if self.failure is None:
                         try:
                             self._add(*item)
@@ -424,14 +423,14 @@ class FileWriter:
                     self._container.output.close()
                     if not (self.leaves_unused or self._is_used):
                         self._container.output.remove()
-                    # What connections that are still open send would be missing.
+                    # The recordings of open connections would have gaps from now on.
                     self.failure = self.failure or ValueError("the recorder was closed before it")
                     return
                 else:
                     item()
             with self._mutex:
                 self._waiting_bytes -= taken_bytes
-            # They refer to connections, which the thread must not keep alive while it waits.
+            # The items refer to connections, which a waiting thread must not keep alive.
             items.clear()
             item = None
             since = self._unflushed_since
@@ -439,13 +438,13 @@ class FileWriter:
                 self._do(self._flush)
 
     def begin(self, number: int) -> None:
-        """A connection begins; for the thread that writes, as `end`."""
+        """Begin a connection; only for the writer thread, as is `end`."""
         self._open.add(number)
         self._is_used = True
         self._has_finished = False
 
     def end(self, number: int) -> None:
-        """A connection has ended; the file is completed if it was the last one."""
+        """End a connection, and complete the file after the last one."""
         self._open.discard(number)
         if not self._open:
             self._do(self._finish)
@@ -501,10 +500,10 @@ class FileWriter:
 
 
 class _Recorded:
-    """The common base: closing.
+    """Common base that closes recorded streams.
 
     Args:
-      stream: the other stream.
+      stream: the underlying stream.
       recording: the recording.
     """
 
@@ -531,7 +530,7 @@ class RecordedStream(_Recorded):
     """A `Stream` that records the messages of another.
 
     Args:
-      stream: the other.
+      stream: the underlying stream.
       recording: the recording.
     """
 
@@ -553,7 +552,7 @@ class RecordedStream(_Recorded):
 
     @property
     def exchange(self) -> Exchange | None:
-        """Send and receive as the other stream does, and record both; None if it cannot."""
+        """Return the underlying stream's exchange with recording; None if it has none."""
         return None if self._stream.exchange is None else self._exchange
 
     def _exchange(
@@ -571,7 +570,7 @@ class RecordedStream(_Recorded):
         def begin_recorded(pending: Any) -> bool:
             has_begun = begin(pending)
             if has_begun:
-                # The socket is held here. The thread that records the answer waits for the disk.
+                # This thread holds the socket, so the wait for the disk is left to the answer.
                 self._recording.request(message, may_block=False)
             return has_begun
 
@@ -581,7 +580,7 @@ class RecordedStream(_Recorded):
         return answer
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """Return the next message, recorded; None if none came in time."""
+        """Record and return the next message; None if none arrives in time."""
         message = self._stream.read(timeout, until_sent)
         if message is not None:
             self._recording.answer(message)
@@ -598,10 +597,10 @@ class RecordedStream(_Recorded):
 class AsyncRecordedStream(_Recorded):
     """An `AsyncStream` that records the messages of another.
 
-    While the disk is behind, nothing is received, and the event loop goes on.
+    While the disk is behind, the stream receives nothing, without blocking the event loop.
 
     Args:
-      stream: the other.
+      stream: the underlying stream.
       recording: the recording.
     """
 
@@ -617,7 +616,7 @@ class AsyncRecordedStream(_Recorded):
         self.closed = stream.closed
 
     def events(self) -> int:
-        """Return the events to watch the descriptor for; none while the disk is behind."""
+        """Return the events to poll the descriptor for; none while the disk is behind."""
         return 0 if self._is_behind() else self._stream.events()
 
     def write(self, message: bytes, /) -> object:
@@ -626,7 +625,7 @@ class AsyncRecordedStream(_Recorded):
         return self._stream.write(message)
 
     def take(self) -> Buffer | None:
-        """Return the next message, recorded; None if there is none, or the disk is behind."""
+        """Record and return the next message; None without one, or if the disk is behind."""
         message = None if self._is_behind() else self._stream.take()
         if message is not None:
             self._recording.answer(message, may_block=False)

@@ -1,7 +1,6 @@
-"""A server that answers as a recorded one did: the same requests get the same answers.
+"""A server that replays a recording: the same requests get the same answers, byte for byte.
 
-It needs no environment, so tests of an agent or a client run without one. Answers are the recorded
-bytes.
+Tests of an agent or a client can use it in place of an environment.
 """
 
 from __future__ import annotations
@@ -60,36 +59,35 @@ def replay(
 ) -> Serving:
     """Serve a recording.
 
-    A connection gets the answers of the first recorded connection that begins with the same
-    request and was not served yet; if all were served, of the one that was served the longest time
-    ago. A request that is not the next recorded one is answered with the error FAILED_PRECONDITION,
-    one after the last with OUT_OF_RANGE, and one that had no answer with UNAVAILABLE. They change
-    nothing: the recorded request may follow. Requests are the same if their messages are, whatever
-    the order of their fields and maps. The actions of a step that begins a sequence are not
-    compared, since environments ignore them: what was recorded with `unroll` can be stepped with
-    `reset` and `step`.
+    A client is served the first unused recorded connection that begins with the same request; once
+    all are used, the least recently used one. A request other than the next recorded one gets the
+    error FAILED_PRECONDITION, a request after the last one OUT_OF_RANGE, and a request without a
+    recorded answer UNAVAILABLE. These errors change nothing: the recorded request may follow.
+    Requests are compared as messages, regardless of the order of fields and map entries. The
+    actions of a step that begins a sequence are not compared, since environments ignore them, so a
+    recording of `unroll` can be stepped with `reset` and `step`.
 
     Args:
-      path: the recording. One whose recorder was killed is served up to its last whole chunk.
+      path: the recording. If its recorder was killed, it is served up to the last complete chunk.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       insecure: allow an address that other machines can reach.
       transport: as for `serve`.
       limits: limits for messages and chunks of the recording, for each connection; the first
         requests of all connections together count as a chunk.
-      lenient: whether a request of the same kind as the recorded one gets its answer, too, such as
-        a step with other actions. Where a connection deviates first is logged, as a warning, and
-        how often it did when it ends.
+      lenient: whether any request of the recorded kind, such as a step with other actions, gets the
+        recorded answer. The first deviation of a connection is logged as a warning, and their
+        number when it ends.
 
     Returns:
-      The running server; `.address` is where it listens, `.stop()` or the end of a `with` block
-      stops it.
+      The running server; `.address` is its address, `.stop()` or the end of a `with` block stops
+      it.
 
     Raises:
       RecordingError: the file is not a recording, is damaged, exceeds the limits, or has no
         requests.
-      SpecError: an argument is of another type, or an address that other machines can reach,
-        without `insecure`.
-      OSError: the address is taken, or does not belong to this machine.
+      SpecError: an argument has the wrong type, or other machines can reach the address and
+        `insecure` is False.
+      OSError: the address is in use, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
     check_transport(transport)
@@ -100,19 +98,19 @@ def replay(
 
 
 class Serving:
-    """A running server; made by `replay` and `proxy`.
+    """A running server, returned by `replay` and `proxy`.
 
     Args:
-      open_stream: makes the server's end of a stream.
-      address: where to listen, in plaintext.
-      transport: of the listener.
-      finish: called after it has stopped.
+      open_stream: creates the server's end of a stream.
+      address: the address to listen on, in plaintext.
+      transport: the transport of the listener.
+      finish: called after the server has stopped.
 
     Attributes:
-      address: where it listens, such as "localhost:40123".
+      address: the server's address, such as "localhost:40123".
 
     Raises:
-      OSError: the address is taken, or does not belong to this machine.
+      OSError: the address is in use, or does not belong to this machine.
     """
 
     def __init__(
@@ -131,19 +129,19 @@ class Serving:
         """Wait until the server stops.
 
         Args:
-          timeout: seconds; 0 looks once, None sets no limit.
+          timeout: time limit in seconds; 0 to check once, None for no limit.
 
         Returns:
           Whether it stopped.
 
         Raises:
-          SpecError: the timeout is not such a number.
+          SpecError: the timeout is neither None nor a number from 0 on.
         """
         none = arguments.NO_LIMIT
         return self._listener.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self) -> None:
-        """Stop serving, and complete the file that is recorded to."""
+        """Stop serving, and complete the file of a recording proxy."""
         self._listener.stop(0.0)
         self._finish()
 
@@ -155,10 +153,10 @@ class Serving:
 
 
 class _Request:
-    """A request, which is parsed when that is needed, within the default limits.
+    """A request, parsed on demand within the default limits.
 
     Args:
-      content: its bytes.
+      content: the serialized message.
     """
 
     def __init__(self, content: bytes):
@@ -174,18 +172,18 @@ class _Request:
 
     @property
     def kind(self) -> str:
-        """The name in the protocol; empty if it cannot be read."""
+        """The name of the request in the protocol; empty if it cannot be parsed."""
         return self.message.WhichOneof("payload") or ""
 
     def is_same(self, other: _Request) -> bool:
-        """Whether the messages are equal, ignoring the order of fields and of map entries."""
+        """Whether the messages are equal, regardless of the order of fields and map entries."""
         return self.content == other.content or bool(
             self.kind and self._canonical == other._canonical
         )
 
     @property
     def _canonical(self) -> bytes:
-        """The message in the one order that it has in every process."""
+        """The message serialized in a deterministic order."""
         return bytes(self.message.SerializeToString(deterministic=True))
 
     def __str__(self) -> str:
@@ -194,12 +192,12 @@ class _Request:
             return f"a request of {size} bytes"
         text = text_format.MessageToString(self.message, as_one_line=True)
         if not text:
-            return f"{size} bytes that are no request of this version"
+            return f"{size} bytes of an unknown request"
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({size} bytes)"
 
 
 class _Shelf:
-    """The recorded connections, and which of them is served next. Streams share it."""
+    """The recorded connections in serving order, shared by all streams."""
 
     def __init__(self, path: Path, limits: Limits, lenient: bool):
         self.path = path
@@ -217,7 +215,7 @@ class _Shelf:
         self._order = list(self._firsts)
 
     def take(self, request: _Request) -> int | None:
-        """Return the recorded connection for a client's first request; None if there is none."""
+        """Return the recorded connection for a client's first request; None without a match."""
         with self._mutex:
             same = (each for each in self._order if _Request(self._firsts[each]).is_same(request))
             number = next(same, None)
@@ -230,12 +228,12 @@ class _Shelf:
             return number
 
     def first_requests(self) -> str:
-        """Describe the first requests of the connections, the same ones once."""
+        """Describe the distinct first requests of the connections."""
         return " or ".join(dict.fromkeys(str(_Request(each)) for each in self._firsts.values()))
 
 
 class _ReplayedStream(ServerStream):
-    """The server's end of a stream. It reads the recording as far as requests have come."""
+    """The server's end of a stream, which reads the recording as requests arrive."""
 
     may_wait = False
 
@@ -245,7 +243,7 @@ class _ReplayedStream(ServerStream):
         self._exchanges: Iterator[tuple[bytes, bytes | None]] = iter(())
         self._next: tuple[bytes, bytes | None] | None = None
         self._answered = 0
-        # The answer to the last step of the sequence that may be running.
+        # The answer to the last step, which shows whether a sequence is running.
         self._latest = b""
         self._deviations = 0
 
@@ -266,7 +264,7 @@ class _ReplayedStream(ServerStream):
         if self._next is None:
             return _error(
                 code_pb2.OUT_OF_RANGE,
-                f"{place} is {request}, but there were {self._answered} requests only",
+                f"{place} is {request}, but only {self._answered} requests were recorded",
             )
         recorded, answer = _Request(self._next[0]), self._next[1]
         if not recorded.is_same(request) and not self._differs_in_ignored_actions(
@@ -287,7 +285,7 @@ class _ReplayedStream(ServerStream):
         return answer
 
     def _differs_in_ignored_actions(self, recorded: _Request, request: _Request) -> bool:
-        """Whether both begin a sequence, and are the same but for their actions."""
+        """Whether both begin a sequence and differ only in their actions."""
         if not recorded.kind == request.kind == "step":
             return False
         try:
@@ -319,7 +317,7 @@ class _ReplayedStream(ServerStream):
 
 
 def _exchanges(shelf: _Shelf, number: int) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield each request of a connection with its answer; those without one at the end."""
+    """Yield each request of a connection with its answer; unanswered requests at the end."""
     requests: collections.deque[bytes] = collections.deque()
     scan = Scan(shelf.path, shelf.limits)
     for entry in scan:

@@ -1,7 +1,7 @@
 """The steps of the rows of a batched world.
 
-In a batched world the stream's state says nothing about rows: the observation `step_type` marks the
-beginning and the end of their sequences, by the rules in the guide "Serve a batch".
+In a batched world, the observation `step_type` rather than the stream's state marks the beginning
+and the end of each row's sequences, by the rules in the guide "Serve a batch".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dm_env_rpc_client.tensors.specs import tensor_spec_to_dm_env_spec
 
 _FIRST = dm_env.StepType.FIRST
 
-# What takes memory beside the bytes of arrays and messages, measured with CPython 3.11.
+# Memory overhead besides the bytes of arrays and messages, measured with CPython 3.11.
 _TIMESTEP_BYTES = 1000
 _VALUE_BYTES = 200
 _OBJECT_BYTES = 650
@@ -45,8 +45,8 @@ class RowStep(NamedTuple):
 
     Attributes:
       row: the row; None for a world without rows.
-      timestep: with observations by flat name.
-      action: that led to it, the same.
+      timestep: the TimeStep, with observations by flat name.
+      action: the action before it, by flat name.
       size: the size of both, in bytes.
     """
 
@@ -57,10 +57,10 @@ class RowStep(NamedTuple):
 
 
 class Rows:
-    """The division of a batched world's steps into steps of its rows.
+    """Splits a batched world's steps into steps of its rows.
 
     Args:
-      specs: of one row.
+      specs: the specs of one row.
       count: the number of rows.
       budget: the remaining budget for reading the file.
 
@@ -106,21 +106,21 @@ class Rows:
         return cls(specs, count, budget)
 
     def forget(self) -> None:
-        """Record that the world was left or starts over."""
-        # The rows that have had a step; None before the first one of the world.
+        """Mark the world as left or reset."""
+        # The rows that have stepped; None before the world's first step.
         self._seen: npt.NDArray[np.bool_] | None = None
         # The rows in which a Reset begins sequences; None for all.
         self._mask: npt.NDArray[np.bool_] | None = None
         self._has_reset = False
 
     def reset(self, mask: Any) -> list[int] | None:
-        """Take a Reset; return the rows whose sequences it ends, None for all.
+        """Process a Reset; return the rows whose sequences it ends, None for all.
 
         Args:
           mask: the rows in which the next step begins a sequence, bool [N]; None for all.
 
         Raises:
-          SpecError: it is no such mask.
+          SpecError: the mask is invalid.
         """
         if mask is None:
             self._mask, self._has_reset = None, True
@@ -136,19 +136,19 @@ class Rows:
     def steps(
         self, is_first: bool, action: Mapping[str, Any], values: Mapping[str, Any]
     ) -> Iterator[RowStep]:
-        """Yield the steps of the rows that have stepped, with arrays of their own.
+        """Yield the steps of the rows that have stepped, with copies of their values.
 
         Args:
-          is_first: whether it is the first step of the stream, or after a Reset.
-          action: arrays [N, ...] by flat name.
-          values: the observations, the same.
+          is_first: whether this is the first step of the stream, or the first after a Reset.
+          action: the actions, arrays [N, ...] by flat name.
+          values: the observations, arrays [N, ...] by flat name.
 
         Raises:
           ProtocolError: the values do not belong to a batched world.
         """
         if batches.STEP_TYPE not in values:
             raise ProtocolError(
-                f"it does not have the observation {batches.STEP_TYPE!r}, as the steps before had"
+                f"it does not have the observation {batches.STEP_TYPE!r}, unlike earlier steps"
             )
         batches.check_step(values, self._count)
         kinds = values[batches.STEP_TYPE]
@@ -171,13 +171,13 @@ class Rows:
     def _taken(
         self, is_first: bool, seen: npt.NDArray[np.bool_], kinds: Any, action: Mapping[str, Any]
     ) -> npt.NDArray[np.bool_]:
-        """Return the rows that were to step, bool [N]; the others have their last values."""
+        """Return the requested rows, bool [N]; the others repeat their last values."""
         if not is_first:
-            # Of a client from before all rows stepped together.
+            # Recordings of older clients may contain steps of some rows only.
             mask = action.get(batches.STEP_MASK)
             return np.ones(len(kinds), np.bool_) if mask is None else mask.copy()
         mask, self._mask, self._has_reset = self._mask, None, False
-        # No sequence has begun in a row of another kind.
+        # A row whose step is not FIRST has not begun a sequence.
         is_kind: npt.NDArray[np.bool_] = kinds == _FIRST
         return is_kind if mask is None else is_kind & (mask | ~seen)
 
@@ -191,7 +191,7 @@ def _timestep(arrays: Mapping[str, Any], row: int, kind: dm_env.StepType) -> dm_
 
 
 def copied(value: Any) -> Any:
-    """Return a value that shares no memory."""
+    """Return a copy of an array, or any other value unchanged."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

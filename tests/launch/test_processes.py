@@ -200,7 +200,7 @@ def test_what_no_program_can_be_given_is_told_before_anything_is_started(
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(SpecError, match=f"cannot be given to a program: .*{reason}"):
+    with pytest.raises(SpecError, match=f"cannot be passed to a program: .*{reason}"):
         start(text)
     assert not list(tmp_path.iterdir())
 

@@ -57,7 +57,7 @@ TO_SERVE = [
     ("leaves:make", "cannot import 'leaves': SystemExit"),
     ("nomod:X --python /no/such/python", "cannot be started: [Errno 2] No such file"),
     (f"nomod:X --python {sys.executable}", "cannot import 'nomod'"),
-    ("os:sep --python true", "is no Python"),
+    ("os:sep --python true", "is not a Python interpreter"),
 ]
 
 

@@ -137,7 +137,7 @@ def test_after_the_last_request_and_without_an_answer(path: Path) -> None:
     record(whole, (request, ARENA))
     with replay(whole) as replayed, dm_env_rpc_client.connect(replayed.address) as connection:
         connection.send(create)
-        with pytest.raises(DmEnvRpcError, match="there were 1 requests only") as refused:
+        with pytest.raises(DmEnvRpcError, match="only 1 requests were recorded") as refused:
             connection.send(create)
         assert refused.value.code_name == "OUT_OF_RANGE"
 

@@ -1,12 +1,12 @@
-"""Environments behind the C interface EnvCApi, as `EnvCApiEnvironment`.
+"""Environments with the C interface EnvCApi, as `EnvCApiEnvironment`.
 
 The guide is `docs/how-to/c-libraries.md`.
 """
 
 # Read `environment.py` first: it drives a library in this process (`runner.py`) or in another one
 # (`child_process`). `runner.py` calls the library through `context.py`, one method for each C
-# function; `library.py` loads it, `declarations.py` has the C structs, and copies from the
-# library's memory, within `tensors.Limits`.
+# function; `library.py` loads it, `declarations.py` has the C structs and copies the library's
+# memory, within `tensors.Limits`.
 
 from dm_env_rpc_client.bridges.env_c_api.description import Event
 from dm_env_rpc_client.bridges.env_c_api.environment import EnvCApiEnvironment, environment_factory

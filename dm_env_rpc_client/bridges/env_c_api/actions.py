@@ -1,8 +1,8 @@
-"""Actions by name, validated, as the arrays that the interface takes.
+"""Validated actions by name, as arrays for the interface.
 
-Actions are sticky: a value that an action leaves out stays the same for the rest of the
-episode. The interface does not define the values before any was set, so an episode begins
-with 0, or the bound that is nearest to it, and with empty texts.
+Actions are sticky: a value omitted from an action keeps its last value for the rest of the episode.
+The interface does not define initial values, so an episode begins with 0, or the bound nearest to
+it, and with empty texts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StickyActions:
             [min(max(0.0, action.minimum), action.maximum) for action in description.continuous],
             ["" for _ in description.texts],
         )
-        # By name: the kind, the index among its kind, and the check of a value.
+        # Kind, index within the kind, and validator of each action, by name.
         self._slots: dict[str, tuple[int, int, Callable[[Any], Any]]] = {}
         for index, action in enumerate(description.discrete):
             self._slots[action.name] = 0, index, functools.partial(_number, action, int, _INT32)
@@ -47,7 +47,7 @@ class StickyActions:
         self.reset()
 
     def reset(self) -> None:
-        """Restore the values with which an episode begins."""
+        """Restore the initial values of an episode."""
         self._values = tuple(list(defaults) for defaults in self._defaults)
         self._is_changed = [bool(defaults) for defaults in self._defaults]
 
@@ -61,8 +61,8 @@ class StickyActions:
           All values of each kind that the action changes or that was not returned before.
 
         Raises:
-          SpecError: the action is not a mapping, has an unknown name, or has a value of
-            another type or shape or out of bounds. No value is set then.
+          SpecError: the action is not a mapping, has an unknown name, or has a value with another
+            type or shape or out of bounds. In this case, no value is set.
         """
         if not isinstance(action, Mapping):
             raise SpecError(

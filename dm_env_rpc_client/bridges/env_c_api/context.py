@@ -1,8 +1,7 @@
 """A context and the functions of its library, one method for each.
 
-A thin layer: it maps arguments, return codes and pointers, copies all memory of the library
-before it returns, and checks the ranges of numbers. It does not check the order of calls;
-`LocalRunner` is responsible for that.
+A thin layer: it maps arguments, return codes and pointers, copies all memory of the library before
+it returns, and checks the ranges of numbers. `LocalRunner` ensures the order of calls.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Status(enum.IntEnum):
 
 
 class Context:
-    """One environment inside a library.
+    """An environment inside a library.
 
     Not thread-safe. Any method but `release` raises ProtocolError if the library breaks the
     interface.
@@ -73,18 +72,18 @@ class Context:
         self._texts: tuple[Any, ...] = ()
 
     def setting(self, key: str, value: str) -> None:
-        """Apply a setting; SpecError with the library's message if it is refused."""
+        """Apply a setting; SpecError with the library's message if the library refuses it."""
         texts = self._c_text(key, "setting"), self._c_text(value, f"setting {key!r}")
         code = self._call["setting"](self._handle, *texts)
         if code:
             raise SpecError(f"setting {key!r}: {value!r} is invalid: {self.error_message()}")
 
     def init(self) -> None:
-        """End the settings; LibraryError if that fails."""
+        """Finish the settings; LibraryError if that fails."""
         self._check("init", self._call["init"](self._handle))
 
     def start(self, episode: int, seed: int) -> bool:
-        """Start an episode; False if the library asks to be called again (EAGAIN)."""
+        """Start an episode; False if the library requests another call (EAGAIN)."""
         code = self._call["start"](self._handle, episode, seed)
         if code == errno.EAGAIN:
             return False
@@ -92,13 +91,13 @@ class Context:
         return True
 
     def release(self) -> None:
-        """Release the environment; called once and last."""
+        """Release the environment; call it once, and last."""
         self._call["release_context"](self._handle)
 
     def error_message(self) -> str:
-        """Return the library's message; to be called right after a failure."""
+        """Return the library's message; call it right after a failure."""
         pointer, most = self._call["error_message"](self._handle), self.limits.error_bytes
-        # The failure is more important than an invalid message about it.
+        # An invalid message must not hide the failure itself.
         if not pointer:
             return "(no message: error_message returned null)"
         data = self.layout.ffi.string(pointer, most + 1)
@@ -131,7 +130,7 @@ class Context:
                 _property_callback(self.layout),
             )
         finally:
-            # A callback that comes later finds no listing and does nothing.
+            # Makes a late callback harmless: it finds no listing and does nothing.
             del _listings[token]
         self._check_property("list", key, result)
         if listing.problem is not None:
@@ -154,8 +153,8 @@ class Context:
         return declarations.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
 
     def action_bounds(self, kind: str, index: int) -> tuple[Any, Any]:
-        """Return the inclusive bounds of an action that is "discrete" or "continuous"."""
-        # Initially reversed, so that bounds which the library does not write are refused.
+        """Return the inclusive bounds of a "discrete" or "continuous" action."""
+        # Initially reversed, so that bounds not written by the library are rejected.
         number = "int" if kind == "discrete" else "double"
         pair = self.layout.ffi.new(f"{number}[2]", [1, 0])
         self._call[f"action_{kind}_bounds"](self._handle, index, pair, pair + 1)
@@ -164,8 +163,8 @@ class Context:
     def observation_spec(self, index: int) -> tuple[ObservationType, tuple[int, ...] | None]:
         """Return the type and the shape of an observation.
 
-        In the shape, 0 is a length that changes. The shape is None if even the number of
-        dimensions changes, which some libraries declare as 0 dimensions, others as -1.
+        In the shape, 0 is a variable length. The shape is None if even the number of dimensions
+        varies, which some libraries declare as 0 dimensions, others as -1.
         """
         where = f"observation_spec of {index}"
         spec = self.layout.ffi.new("EnvCApi_ObservationSpec*")
@@ -181,7 +180,7 @@ class Context:
         return type_, shape
 
     def fps(self) -> int | None:
-        """Return the steps per second of wall clock; None if the version has no `fps`."""
+        """Return the steps per second of wall-clock time; None if the version has no `fps`."""
         function = self._call.get("fps")
         return None if function is None else int(function(self._handle))
 
@@ -194,7 +193,7 @@ class Context:
     def fixed_observation(
         self, index: int, type_number: int, shape: list[int], dtype: np.dtype[Any], size: int
     ) -> Any:
-        """Copy an array faster, if it has this type and shape; None if it has not."""
+        """Copy an array of the expected type and shape quickly; None if it differs."""
         self._get_observation(index)
         spec, ffi = self._observation_spec, self.layout.ffi
         pointer = self._observation_payload.bytes
@@ -211,7 +210,7 @@ class Context:
     def event_count(self) -> int:
         """Return the number of events since the last advance."""
         count: int = self._call["event_count"](self._handle)
-        # As `count`; written out, because this is called in every step.
+        # Inlines `count` for zero events, because every step calls this.
         return count if count == 0 else self.count("event_count")
 
     def event(self, index: int, names: Sequence[str], budget: int) -> Event:
@@ -241,7 +240,7 @@ class Context:
 
     def act_discrete(self, actions: Sequence[int]) -> None:
         """Set the discrete actions until they are set again."""
-        # The arrays of actions are kept: the interface does not promise that they are copied.
+        # Keeps the array alive, because the interface does not promise to copy it.
         self._discrete = self.layout.ffi.new("int[]", actions)
         self._call["act_discrete"](self._handle, self._discrete)
 
@@ -254,7 +253,7 @@ class Context:
         """Set the text actions until they are set again."""
         ffi = self.layout.ffi
         encoded = [declarations.encode(action, "text action") for action in actions]
-        # ffi.new adds the null at the end, which the interface requires besides the length.
+        # ffi.new appends the null that the interface requires in addition to the length.
         buffers = [ffi.new("char[]", data) for data in encoded]
         array = ffi.new("EnvCApi_TextAction[]", len(buffers))
         for i, (buffer, data) in enumerate(zip(buffers, encoded, strict=True)):
@@ -262,7 +261,7 @@ class Context:
             array[i].len = len(data)
         former, self._texts = self._texts, (array, *buffers)
         self._call["act_text"](self._handle, array)
-        del former  # The library may have read it until now.
+        del former  # The library may have used the former texts until now.
 
     def advance(self, steps: int) -> tuple[Status, float]:
         """Advance by a number of steps.
@@ -321,7 +320,7 @@ _PROPERTY_RESULTS = {0: None, 1: "NOT_FOUND", 2: "PERMISSION_DENIED", 3: "INVALI
 
 
 class _Listing:
-    """The results of the callbacks of one list_property."""
+    """The results of the callbacks of one list_property call."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -1,11 +1,11 @@
 """The layouts of EnvCApi, by version, for cffi in ABI mode, and copies from a library's memory.
 
-No two versions are binary compatible, and the struct does not contain its version, so the
-caller states it. 2.0 removed the deprecated functions `fps` and
-`act`; 2.1 added integer observations; 2.2 has the layout of 2.1.
+Versions are not binary compatible, and the struct does not contain its version, so the caller
+states it. 2.0 removed the deprecated functions `fps` and `act`; 2.1 added integer observations; 2.2
+has the layout of 2.1.
 
-Enumerations are declared as plain ints: a library may return any number, and each is checked
-before it becomes an enumeration.
+Enumerations are declared as plain ints: a library may return any number, which is validated before
+it becomes an enumeration.
 
 Sizes are checked before memory is read. Every pointer is valid only until the next call into the
 library, so nothing here keeps one. A pointer that is not null may still be invalid; only a child
@@ -52,7 +52,7 @@ typedef struct { const char* data; uint64_t len; } EnvCApi_TextAction;
 typedef void (*EnvCApi_PropertyCallback)(void* userdata, const char* key, int attributes);
 """
 
-# In the order of the struct of 1.4.
+# In the order of the struct in 1.4.
 _FUNCTIONS = (
     "int (*setting)(void*, const char* key, const char* value);",
     "int (*init)(void*);",
@@ -97,13 +97,13 @@ _TYPES_2_1 = MappingProxyType({**_TYPES_1_4, 3: ObservationType.INT32S, 4: Obser
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """One version of the interface.
+    """A version of the interface.
 
     Attributes:
-      version: such as "1.4".
+      version: the version, such as "1.4".
       functions: the names of the function pointers, in the order of the struct.
-      observation_types: the type of an observation by its number in C.
-      ffi: a `cffi.FFI` to which the structs of this version are declared.
+      observation_types: the types of observations by their number in C.
+      ffi: a `cffi.FFI` with the structs of this version.
       size: the size of the struct of function pointers, in bytes.
     """
 
@@ -129,7 +129,7 @@ def layout(version: str) -> Layout:
 
     Raises:
       SpecError: the version is unknown.
-      ModuleNotFoundError: cffi is not installed; says how to install it.
+      ModuleNotFoundError: cffi is not installed; the text explains how to install it.
     """
     declarations = _declarations(version)
     with importing("c", "libraries with the C interface need"):
@@ -157,14 +157,14 @@ def _declarations(version: str) -> str:
 
 
 UNSET = -(2**31)
-"""The initial value of fields that the library fills in; it shows which ones it did not."""
+"""Initial value of output fields, which reveals fields that the library did not fill in."""
 
 
 def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
     """Copy a null-terminated string of at most `most` bytes.
 
     Raises:
-      ProtocolError: it is null, longer, or not UTF-8.
+      ProtocolError: the string is null, too long, or not UTF-8.
     """
     if not pointer:
         raise ProtocolError(f"{where}: is null; the interface allows no null strings")
@@ -222,7 +222,7 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
     Args:
       layout: the version.
       observation: the EnvCApi_Observation.
-      budget: its maximum size in bytes: the rest of `most` after earlier values.
+      budget: its maximum size in bytes: the remainder of `most` after earlier values.
       most: the maximum size of all observations together.
       where: the name of the observation in error messages.
 
@@ -230,7 +230,7 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
       A new writable array, or a `str`.
 
     Raises:
-      ProtocolError: it breaks the interface or exceeds the limits.
+      ProtocolError: the observation breaks the interface or exceeds the limits.
     """
     ffi, spec, pointer = layout.ffi, observation.spec, observation.payload.bytes
     shape = read_shape(ffi, spec, where)
@@ -254,5 +254,5 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
 
 
 def size_of(value: Any) -> int:
-    """Return how much of a budget a copied observation takes."""
+    """Return the size of a copied observation as counted against a budget."""
     return len(value) if isinstance(value, str) else int(value.nbytes)

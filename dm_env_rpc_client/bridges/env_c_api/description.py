@@ -1,6 +1,6 @@
-"""The description of an environment, known once `init` has succeeded, and its dm_env specs.
+"""The description of an environment, available after `init`, and its dm_env specs.
 
-Pure data: it is read from C or received from a child process.
+Pure data, read from C or received from a child process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return settings as strings by flat name.
 
     Args:
-      settings: values by name, nested or with periods in the names. A str stays as it is, a
-        bool becomes "true" or "false", an int or float its shortest exact form.
+      settings: values by name, nested or with periods in the names. A str is unchanged, a bool
+        becomes "true" or "false", an int or float its shortest exact form.
 
     Raises:
-      SpecError: a value is of another type, or two values have the same name.
+      SpecError: a value has another type, or two values have the same name.
     """
     arguments.mapping("settings", settings, expected="a mapping of names to values")
     flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
@@ -62,7 +62,7 @@ class ObservationType(enum.Enum):
 
     @property
     def item_bytes(self) -> int:
-        """The size of an element of the payload; for a string, its bytes."""
+        """The size of an element of the payload, in bytes; 1 for the bytes of a string."""
         return 1 if self is ObservationType.STRING else int(self.value.itemsize)
 
 
@@ -77,9 +77,9 @@ def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -
     for length in sizes:
         if length < 0:
             raise ProtocolError(f"{where}: shape {sizes} has a negative size")
-        # A 0 does not hide the other lengths: NumPy refuses an array whose strides overflow.
+        # Other lengths count despite a 0: NumPy rejects an array whose strides overflow.
         size *= length or 1
-    # Python's integers do not overflow, so this also refuses sizes that would wrap in C.
+    # Python's integers do not overflow, so this also rejects sizes that would wrap in C.
     if size > most:
         raise ProtocolError(
             f"{where}: shape {sizes} takes {size} bytes; at most {most} are allowed "
@@ -90,14 +90,13 @@ def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -
 
 @dataclasses.dataclass(frozen=True)
 class ObservationDescription:
-    """One observation.
+    """An observation.
 
     Attributes:
-      name: its name.
+      name: the name of the observation.
       type: the type of its elements.
-      shape: its shape, in which 0 is a length that changes; None if even the number of
-        dimensions changes.
-      is_given: whether the shape was given with `shapes`, not by the library.
+      shape: its shape, with 0 for variable lengths; None if even the number of dimensions varies.
+      is_given: whether the shape comes from `shapes` instead of the library.
     """
 
     name: str
@@ -107,19 +106,19 @@ class ObservationDescription:
 
     @property
     def source(self) -> str:
-        """Where the shape is from, for error messages."""
+        """The origin of the shape, for error messages."""
         return "as shapes says" if self.is_given else "as observation_spec declares"
 
     @property
     def fixed_bytes(self) -> int:
-        """The size of each one in bytes; 0 if it changes."""
+        """The fixed size of the observation in bytes; 0 if it varies."""
         if self.shape is None or 0 in self.shape or self.type is ObservationType.STRING:
             return 0
         return math.prod(self.shape) * self.type.item_bytes
 
     @property
     def is_group(self) -> bool:
-        """Whether it is sent as `<name>.values` and `<name>.shape`; see `specs`."""
+        """Whether the observation is sent as `<name>.values` and `<name>.shape`; see `specs`."""
         if self.type is ObservationType.STRING:
             return False
         return self.shape is None or self.shape.count(0) > 1
@@ -127,8 +126,8 @@ class ObservationDescription:
     def specs(self) -> dict[str, specs.Array]:
         """Return dm_env specs by flat name.
 
-        The protocol allows one variable dimension ("Variable lengths" in the protocol
-        overview). An observation with more, or with any number of dimensions, is two:
+        The protocol allows one variable dimension ("Variable lengths" in the protocol overview). An
+        observation with more, or with a varying number of dimensions, is split in two:
         `<name>.values`, flat in row-major order, and `<name>.shape`, int32.
         """
         dtype = self.type.value
@@ -178,13 +177,13 @@ BoundedAction: TypeAlias = DiscreteAction | ContinuousAction
 
 
 class Event(NamedTuple):
-    """One event.
+    """An event.
 
     Attributes:
-      id: the number of its type.
-      name: the name of its type.
-      observations: the observations of the event: arrays (float64, uint8, int32 or int64,
-        of any shape) and `str`. They belong to the caller.
+      id: the number of the event type.
+      name: the name of the event type.
+      observations: the observations of the event: arrays (float64, uint8, int32 or int64, of any
+        shape) and `str`. They belong to the caller.
     """
 
     id: int
@@ -203,7 +202,7 @@ class Description:
       texts: names of text actions.
       observations: observations, in the order of the library.
       events: names of the types of events, by their ID.
-      fps: recommended steps per second of wall clock; None if the version of the interface
+      fps: recommended steps per second of wall-clock time; None if the version of the interface
         has no `fps`.
 
     Raises:
@@ -232,7 +231,7 @@ class Description:
 
     @property
     def fixed_bytes(self) -> int:
-        """The size of all observations whose size does not change, in bytes."""
+        """The total size of all observations of fixed size, in bytes."""
         return sum(observation.fixed_bytes for observation in self.observations)
 
     @property
@@ -240,7 +239,7 @@ class Description:
         return self.discrete + self.continuous
 
     def action_specs(self) -> dict[str, specs.Array]:
-        """Return the spec of each action by name; all of them are scalars."""
+        """Return the specs of the actions by name; all actions are scalars."""
         by_name: dict[str, specs.Array] = {}
         for name, low, high in self.discrete:
             if low == 0 and high < np.iinfo(np.int32).max:

@@ -35,66 +35,66 @@ from dm_env_rpc_client.tensors.specs import VariableStringArray
 _INT32 = np.iinfo(np.int32)
 
 START_ATTEMPTS = 10
-"""Calls of `start` for one episode; the pauses between them add up to half a second."""
+"""Default number of calls of `start` for one episode; the pauses add up to half a second."""
 
 REQUEST_SECONDS = 120.0
-"""Time limit, in seconds, for one call in a child process."""
+"""Default time limit, in seconds, for one call in a child process."""
 
 
 class EnvCApiEnvironment(dm_env.Environment):
-    """Drives a library that exposes an environment by EnvCApi (env_c_api.h).
+    """An environment in a library with the C interface EnvCApi (env_c_api.h).
 
-    Actions are a dict: int32 scalars for discrete, float64 scalars for continuous and
-    strings for text actions. They are sticky: a value that a step leaves out stays the same
-    to the end of the episode, and each episode begins with 0 (or the bound nearest to it)
-    and empty texts. All values of an action are validated before any reaches the library.
+    Actions are a dict: int32 scalars for discrete, float64 scalars for continuous and strings for
+    text actions. They are sticky: a value omitted from a step stays the same to the end of the
+    episode, and each episode begins with 0 (or the bound nearest to it) and empty texts. All values
+    of an action are validated before any reaches the library.
 
-    Observations are a dict: float64, uint8, int32 or int64 arrays and `str`. A length
-    that changes is -1 in the spec. An observation with several such lengths, or with any
-    number of dimensions, is a group of `values`, flat in row-major order, and `shape`.
-    Arrays belong to the caller: they are writable, and later steps do not change them.
+    Observations are a dict: float64, uint8, int32 or int64 arrays and `str`. Variable lengths are
+    -1 in the spec. An observation with several variable lengths, or a varying number of dimensions,
+    is a group of `values`, flat in row-major order, and `shape`. Arrays belong to the caller: they
+    are writable, and later steps do not change them.
 
-    The interface forbids to observe after an episode has ended, so a LAST step repeats, in
-    new arrays, the observations of the step before, and has no events. Its discount is 0 if
-    the status is Terminated and 1 if it is Interrupted. After an exception `step` raises
-    until `reset` has begun a new episode; a refused action changes nothing.
+    The interface forbids observing after the end of an episode, so a LAST step repeats the previous
+    observations in new arrays, and has no events. Its discount is 0 if the status is Terminated and
+    1 if it is Interrupted. After an exception, `step` raises until `reset` begins a new episode; an
+    invalid action changes nothing.
 
     Threads may share an environment; their calls are serialized.
 
     Args:
       library: the path of the library; None if `connect` is an address or a callable.
-      connect: makes the context: the name of an exported function, its address (an int, or
+      connect: creates the context: the name of an exported function, its address (an int, or
         "+0x1234", an offset from the library's load address), or a callable that returns
         the filled struct and the context. See `library.Connect`.
-      version: the version of the env_c_api.h with which the library was compiled: 1.4, 2.0,
-        2.1 or 2.2. They are not compatible, and a library does not contain its version.
+      version: the version of the library's env_c_api.h: 1.4, 2.0, 2.1 or 2.2. Versions are not
+        compatible, and a library does not contain its version.
       settings: applied before `init`; nested or flat names, values str, bool, int or
         float.
-      launch_params: for a connect function that takes a struct first: its bytes, a list
-        of C strings, or a cffi pointer.
-      episode_seeds: the seed of the first episode, which is incremented for each later one;
-        or an iterable with the seed of each; None for random ones. Seeds are int32.
-      first_episode: the ID of the first episode, which is incremented for each later one.
-      frames_per_step: how many steps of the library each step of this environment takes.
+      launch_params: the first argument of a connect function with a struct: its bytes, a list of C
+        strings, or a cffi pointer.
+      episode_seeds: the seed of the first episode, incremented for each later one; or an iterable
+        with a seed for each; None for random seeds. Seeds are int32.
+      first_episode: the ID of the first episode, incremented for each later one.
+      frames_per_step: the number of library steps in each step of this environment.
       observations: the names of the observations to read in every step; None for all.
-      shapes: the shapes of observations for which the library declares 0 dimensions, by name or
-        pattern, such as `{"WORLD.*": ()}`; -1 is a length that changes. Some libraries declare
-        scalars so. A value of another shape is an error.
-      events_observation: a name under which the events become an observation too, strings
-        [-1], each one event as JSON; see `event_text`. None for no such observation.
-      nested_tensors: False for flat dictionaries with the periods left in the names.
+      shapes: shapes of observations declared with 0 dimensions, by name or pattern, such as
+        `{"WORLD.*": ()}` for libraries that declare scalars in this way; -1 is a variable length. A
+        value of another shape is an error.
+      events_observation: the name of an additional observation with the events as strings [-1],
+        each event as JSON; see `event_text`. None for no such observation.
+      nested_tensors: False for flat dictionaries whose names contain periods.
       start_attempts: the maximum number of calls of `start` for one episode while it returns
         EAGAIN.
-      isolated: runs the library in a child process, so that a crash of the library is only
-        an error here.
-      request_timeout: seconds that each call may take in the child process; None for no
+      isolated: run the library in a child process, so that a crash of the library is only an error
+        in this process.
+      request_timeout: time limit, in seconds, for each call in the child process; None for no
         limit.
       limits: limits for copies of the library's memory: `message_bytes` bounds all observations of
         a step.
 
     Attributes:
       name: the name of the environment.
-      fps: recommended steps per second of wall clock; None from version 2.0 on.
+      fps: recommended steps per second of wall-clock time; None from version 2.0 on.
 
     Raises:
       SpecError: an argument is invalid, or the library refuses a setting.
@@ -184,7 +184,7 @@ class EnvCApiEnvironment(dm_env.Environment):
 
         Raises:
           SpecError: `episode_seeds` has no seed left, or the seed is not an int32.
-          LibraryError: the library cannot start the episode, or asks to try again too often.
+          LibraryError: the library cannot start the episode, or exceeds `start_attempts`.
           DmEnvRpcClientError: otherwise as `step`.
         """
         with self._lock:
@@ -248,11 +248,11 @@ class EnvCApiEnvironment(dm_env.Environment):
             return self._open_runner().read_property(key)
 
     def write_property(self, key: str, value: str) -> None:
-        """Set a property; the library decides when that takes effect.
+        """Set a property; the library decides when the new value takes effect.
 
         Args:
           key: the key of the property.
-          value: its new value.
+          value: the new value.
 
         Raises:
           PropertyError: there is no such property, it is not writable, or the value is
@@ -282,7 +282,7 @@ class EnvCApiEnvironment(dm_env.Environment):
             return list_property(key)
 
     def close(self) -> None:
-        """Release the environment and end its child process; a second time does nothing."""
+        """Release the environment and end its child process; a second call does nothing."""
         with self._lock:
             runner, self._runner = self._runner, None
             self._is_running = False
@@ -297,7 +297,7 @@ class EnvCApiEnvironment(dm_env.Environment):
     def _adopt(self, runner: LocalRunner | ProcessRunner, nested_tensors: bool) -> None:
         description = runner.description
         self.name, self.fps = description.name, description.fps
-        # In the order of a frame's values: a name, or the two names of a group.
+        # In the order of a frame's values; a group has two names.
         self._names = [tuple(described.specs()) for described in description.observations]
         self._actions = StickyActions(description)
         self._action_specs = description.action_specs()
@@ -366,7 +366,7 @@ def _int32(name: str, value: Any, least: int = int(_INT32.min)) -> int:
 
 
 def _checked_shape(name: str, shape: Any) -> tuple[int, ...]:
-    """Return a shape with 0 for a length that changes, as libraries write it."""
+    """Return a shape with 0 for variable lengths, as in the interface."""
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
     if sizes is None or not all(type(size) is int and (size > 0 or size == -1) for size in sizes):
         raise SpecError(
@@ -392,9 +392,8 @@ def _seeds(episode_seeds: Any) -> Iterator[int]:
 def event_text(event: Event) -> str:
     """Return an event as JSON, for agents that receive events as an observation.
 
-    The object has `id`, `name` and `observations`: nested lists of numbers, and strings.
-    As in the JSON form of protobuf, numbers that JSON lacks are "NaN", "Infinity" and
-    "-Infinity".
+    The object has `id`, `name` and `observations`: nested lists of numbers, and strings. As in
+    protobuf's JSON format, nonfinite numbers are "NaN", "Infinity" and "-Infinity".
     """
     observations = [
         _finite(value.tolist()) if isinstance(value, np.ndarray) else value
@@ -421,15 +420,15 @@ def environment_factory(
 ) -> Callable[..., dm_env.Environment]:
     """Return an environment factory for `dm_env_rpc_client.server.serve`.
 
-    Every world is a context of its own in a child process of its own, so that a crash of the
-    library is an error in one world only. The settings of CreateWorld are settings of the
-    library, except for two: `seed`, the seed of the first episode, and `episode`, its ID. Both
-    are incremented for each later episode.
+    Every world has its own context in its own child process, so that a crash of the library is an
+    error in one world only. The settings of CreateWorld are passed to the library, except for
+    `seed`, the seed of the first episode, and `episode`, its ID. Both are incremented for each
+    later episode.
 
     Args:
       library: the path of the library.
-      connect: the name of its connect function, or "+0x1234", its offset.
-      version: the version of the env_c_api.h with which the library was compiled.
+      connect: the name of its connect function, or an offset such as "+0x1234".
+      version: the version of the library's env_c_api.h.
       settings: settings of the library; the settings of CreateWorld override them.
       **kwargs: further arguments of `EnvCApiEnvironment`.
 

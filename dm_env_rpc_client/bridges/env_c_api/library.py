@@ -1,12 +1,12 @@
-"""From a library and its connect function to a context.
+"""Creates a context from a library and its connect function.
 
-The interface does not say how a context is made. Two shapes of connect function are
-common, both with 0 for success:
+The interface does not define how a context is created. Two kinds of connect function are common,
+both with 0 for success:
 
     int connect(EnvCApi* api, void** context);
     int connect(const Params* params, EnvCApi* api, void** context);
 
-`Params` is a struct of the library's own, often of a single `const char*`.
+`Params` is a library-specific struct, often of a single `const char*`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Connect = str | int | Callable[[], tuple[Any, Any]]
 """The name of a symbol, the address of a function, or a Python callable.
 
 An address is an int in the memory of this process, a ctypes or cffi function, or "+0x1234", an
-offset from the library's load address, for functions that it does not export.
+offset from the library's load address, for functions that are not exported.
 
 A callable returns the filled struct (a cffi pointer, an address, or an object with its bytes
 such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an address).
@@ -38,7 +38,7 @@ such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, 
 LaunchParams = Any
 """The first argument of the connect function.
 
-The bytes of a struct, a list of C strings (a struct of as many `const char*`), or a cffi
+The bytes of a struct, a list of C strings (a struct with a `const char*` for each), or a cffi
 pointer; None for a connect function without this argument.
 """
 
@@ -52,7 +52,7 @@ _RTLD_DI_LINKMAP = 2
 
 
 class Opening(NamedTuple):
-    """Which environment of which library to run.
+    """A library and the arguments to open its environment.
 
     Attributes:
       library: see `Library`. It stays loaded until the process ends.
@@ -61,8 +61,8 @@ class Opening(NamedTuple):
       launch_params: see `LaunchParams`.
       settings: applied before `init`.
       observations: the names of the observations to read; None for all.
-      shapes: the shapes of observations whose library leaves them open, by name or pattern, with
-        0 for a length that changes.
+      shapes: shapes of observations without a declared shape, by name or pattern, with 0 for
+        variable lengths.
       start_attempts: the maximum number of calls of `start` for one episode while it returns
         EAGAIN.
       limits: limits for copies of the library's memory.
@@ -80,18 +80,18 @@ class Opening(NamedTuple):
 
 
 def open_context(opening: Opening) -> Context:
-    """Load a library, unless it is None, and make a context.
+    """Load a library, unless it is None, and create a context.
 
     Args:
-      opening: which environment; the context has no settings yet.
+      opening: the library and its environment; settings are not applied yet.
 
     Returns:
-      The context, which has all functions of the version.
+      The context, with all functions of the version.
 
     Raises:
       SpecError: the library or the symbol is not found, or an argument is invalid.
       LibraryError: the connect function failed.
-      ProtocolError: the context is null, a function is missing, or the struct is of another
+      ProtocolError: the context is null, a function is missing, or the struct belongs to another
         version.
     """
     layout = declarations.layout(opening.version)
@@ -166,7 +166,7 @@ def _load_address(loaded: ctypes.CDLL) -> int:
 
 
 def _as_params(layout: Layout, launch_params: LaunchParams) -> tuple[Any, ...]:
-    """Return the pointer to pass, and the objects that it refers to."""
+    """Return the pointer to pass, and the objects to keep alive for it."""
     ffi = layout.ffi
     if isinstance(launch_params, bytes):
         # Doubles, because a struct needs an alignment that an array of chars may not have.

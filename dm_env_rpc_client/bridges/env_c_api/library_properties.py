@@ -1,4 +1,4 @@
-"""Properties: settings that can be read, written and listed while an environment lives."""
+"""Properties: settings that can be read, written and listed during an environment's life."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class PropertyAttributes(enum.Flag):
 
     @property
     def is_readable(self) -> bool:
-        """Whether it can be read."""
+        """Whether the property can be read."""
         return PropertyAttributes.READABLE in self
 
     @property
     def is_writable(self) -> bool:
-        """Whether it can be written."""
+        """Whether the property can be written."""
         return PropertyAttributes.WRITABLE in self
 
     @property
     def is_listable(self) -> bool:
-        """Whether the properties below it can be listed."""
+        """Whether the properties below this one can be listed."""
         return PropertyAttributes.LISTABLE in self
 
 
@@ -39,15 +39,15 @@ def list_recursively(
     key: str,
     limits: Limits = DEFAULT,
 ) -> dict[str, PropertyAttributes]:
-    """List the properties below one, those below listable ones included.
+    """List the properties below one recursively.
 
     Args:
       list_property: lists one level.
       key: the property to begin with.
-      limits: how many properties and levels there may be.
+      limits: limits for the number of properties and levels.
 
     Returns:
-      Attributes by key. A key that occurs several times is listed once.
+      Attributes by key. A repeated key is listed once.
 
     Raises:
       PropertyError: as `list_property`.

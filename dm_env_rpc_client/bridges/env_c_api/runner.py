@@ -1,4 +1,4 @@
-"""A runner of a library's environment, in the order of calls required by the interface."""
+"""Runs a library's environment in the order of calls required by the interface."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ START_PAUSE_SECONDS = 0.001
 
 
 class Actions(NamedTuple):
-    """Values for all actions of a kind, in the library's order; None for no change."""
+    """Values of all actions of each kind, in the library's order; None for unchanged kinds."""
 
     discrete: Sequence[int] | None
     continuous: Sequence[float] | None
@@ -42,8 +42,8 @@ class Frame(NamedTuple):
     Attributes:
       status: Running, Terminated or Interrupted.
       reward: the reward of the advance; 0.0 after `start`.
-      observations: the values of the requested observations, in their order; None if the
-        status is not Running, since the interface then forbids to observe.
+      observations: the values of the requested observations, in order; None if the status is not
+        Running, since the interface then forbids observing.
       events: the events since the last advance; empty if the status is not Running.
     """
 
@@ -56,16 +56,16 @@ class Frame(NamedTuple):
 class LocalRunner:
     """A runner of an environment in this process. Not thread-safe.
 
-    The context is released exactly once, also if the runner is garbage-collected or the interpreter
+    The context is released exactly once, even if the runner is garbage-collected or the interpreter
     exits.
 
     Args:
-      opening: which environment.
+      opening: the library and its environment.
 
     Attributes:
       description: the environment's description.
       close: releases the environment; a second call does nothing.
-      read_property: as of `Context`; so are the others.
+      read_property: the method of `Context`, like the other property methods.
 
     Raises:
       SpecError: an argument is invalid, or the library refuses a setting.
@@ -86,7 +86,7 @@ class LocalRunner:
             self.close()
             raise
         numbers = {type_: n for n, type_ in context.layout.observation_types.items()}
-        # The index of each observation, and what is fixed of it for `Context.fixed_observation`.
+        # Index of each observation, and its fixed parts for `Context.fixed_observation`.
         self._plan = []
         for index, one in zip(indices, self.description.observations, strict=True):
             dtype = one.type.value
@@ -116,7 +116,7 @@ class LocalRunner:
     def advance(self, actions: Actions, steps: int) -> Frame:
         """Set actions and advance; LibraryError if the status is Error.
 
-        Only while the last status was Running.
+        Call it only while the last status is Running.
         """
         context = self._context
         discrete, continuous, texts = actions
@@ -129,7 +129,7 @@ class LocalRunner:
         return self._frame(*context.advance(steps))
 
     def _frame(self, status: Status, reward: float) -> Frame:
-        """Copy observations and events, which are valid until the next call while Running."""
+        """Copy observations and events, which the library keeps only until the next call."""
         if status is not Status.RUNNING:
             return Frame(status, reward, None, ())
         context, budget = self._context, self._variable_bytes
@@ -167,7 +167,7 @@ class LocalRunner:
 def _describe(
     context: Context, wanted: Collection[str] | None, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Description, Sequence[int]]:
-    """Return the description, known after `init`, and the indices of the observations to read."""
+    """Return the description and the indices of the observations to read, after `init`."""
 
     def named(kind: str) -> list[str]:
         return [context.name(f"{kind}_name", i) for i in range(context.count(f"{kind}_count"))]
@@ -213,13 +213,13 @@ def _with_shapes(
     names: Collection[str],
     most: int,
 ) -> tuple[ObservationDescription, ...]:
-    """Set shapes, by name or pattern, for observations with shapes that the library leaves open.
+    """Set the shapes of observations without a declared shape.
 
     Args:
       declared: the observations to read.
-      shapes: the shapes.
+      shapes: the shapes, by name or pattern.
       names: the names of all observations.
-      most: bytes that an observation may take.
+      most: the maximum size of an observation, in bytes.
     """
     described = list(declared)
     for pattern, shape in shapes.items():

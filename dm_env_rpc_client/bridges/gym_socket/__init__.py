@@ -1,11 +1,11 @@
-"""gym-socket-api, a byte protocol over TCP, joined to dm_env in both directions.
+"""A bridge between gym-socket-api, a byte protocol over TCP, and dm_env, in both directions.
 
 `GymSocketEnvironment` is the client, `serve` the server. The guide is
 `docs/how-to/gym-socket.md`. Needs the extra `gymnasium`.
 """
 
-# Read `packets.py` first: it lists the packets and their answers, and makes bytes of them.
-# `space_json.py` has Gymnasium's spaces and their elements as JSON. Neither does I/O. Above them
+# Read `packets.py` first: it lists the packets and their answers, and encodes them as bytes.
+# `space_json.py` encodes Gymnasium's spaces and elements as JSON. Neither does I/O. Above them
 # are `connection.py` and `environment.py` for the client, and `hosted_environment.py`,
 # `server_session.py`, `session_runner.py` and `server.py` for the server, whose sessions step a
 # `gymnasium.Env`. Only `tcp.py` touches sockets.

@@ -1,7 +1,7 @@
-"""Packets and their answers on the client's side: deadlines, poison, close.
+"""Packets and their answers on the client: deadlines, poisoning, closing.
 
-Packets carry no id. At the first doubt about which packet an answer belongs to, the connection
-is poisoned: every later call fails with the first cause chained.
+Packets carry no id. As soon as an answer might belong to another packet, the connection is
+poisoned: every later call fails with the first cause chained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort
 
 CLOSE_SECONDS = 1.0
-"""Time, in seconds, that `close` waits for another thread to leave its request."""
+"""Time limit, in seconds, for `close` to wait for another thread's request."""
 
 
 class PacketConnection:
@@ -33,13 +33,13 @@ class PacketConnection:
 
     Args:
       address: the address of the server.
-      timeout: seconds until the connection must be established; None for no limit.
-      request_timeout: seconds that each answer may take; None for no limit.
+      timeout: time limit for connecting, in seconds; None for no limit.
+      request_timeout: time limit for each answer, in seconds; None for no limit.
       dialect: the server's dialect.
       limits: limits for the server's messages.
 
     Attributes:
-      bounds: the known bounds of the observations' size.
+      bounds: the known limits for observations.
       poisoned_by: the first error that made the connection unusable; None while it is usable.
 
     Raises:
@@ -109,7 +109,7 @@ class PacketConnection:
                 raise
 
     def command(self, request: packets.Request) -> None:
-        """Send a packet that is answered with an error string, or not at all.
+        """Send a packet whose only possible answer is an error string.
 
         Raises:
           DmEnvRpcError: the server refused.
@@ -128,7 +128,7 @@ class PacketConnection:
         return cause
 
     def close(self) -> None:
-        """End the connection; a second time does nothing. Raises nothing."""
+        """End the connection; never raise. A second call does nothing."""
         if self._finalizer.detach() is None:
             return
         if self.poisoned_by is None:

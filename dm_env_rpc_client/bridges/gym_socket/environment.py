@@ -23,31 +23,30 @@ from dm_env_rpc_client.transports.net import addresses
 class GymSocketEnvironment(dm_env.Environment):
     """An environment hosted by a gym-socket-api server. Needs the extra `gymnasium`.
 
-    Spaces are Gymnasium's, and become specs: Box a BoundedArray, Discrete a DiscreteArray,
-    MultiBinary an int8 BoundedArray from 0 to 1, MultiDiscrete an int64 one, Tuple a tuple. A Box
-    has no dtype in this protocol: it becomes uint8 if all its bounds are 0 and 255, otherwise
-    float64.
+    Gymnasium's spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an
+    int8 BoundedArray from 0 to 1, MultiDiscrete an int64 BoundedArray, Tuple a tuple. A Box has no
+    dtype in this protocol: it becomes uint8 if all its bounds are 0 and 255, otherwise float64.
 
-    The step that ends an episode is LAST. Its discount is 0, or 1 if `TimeLimit.truncated` is
-    true in its info. A step before the first reset or after a LAST step ignores its
-    action and begins an episode. Arrays in a TimeStep belong to the caller.
+    The step that ends an episode is LAST. Its discount is 0, or 1 if `TimeLimit.truncated` is true
+    in its info. A step before the first reset or after a LAST step ignores its action and begins an
+    episode. Arrays in a TimeStep belong to the caller.
 
-    Packets carry no id. At the first doubt about which packet an answer belongs to (a missed
-    deadline, a malformed answer, an interrupted wait) the environment becomes unusable: every
-    later call raises ConnectionLostError, chained to the first cause.
+    Packets carry no id. If an answer might belong to another packet (after a missed deadline, a
+    malformed answer, an interrupted wait), the environment becomes unusable: every later call
+    raises ConnectionLostError, chained to the first cause.
 
     Args:
       address: `host:port` of the server.
       env_name: the server's name for the environment; "" for a session without an
         environment, which can only `upload`.
-      timeout: seconds until the connection must be established; None for no limit.
-      request_timeout: seconds that each answer may take, the one to `env_name` included; None for
-        no limit.
+      timeout: time limit for connecting, in seconds; None for no limit.
+      request_timeout: time limit for each answer, in seconds, including the answer to `env_name`;
+        None for no limit.
       dialect: "first", the dialect of the protocol document, or "latest", in which Monitor
         has an answer and Universe has packets. Both ends must use the same dialect.
       observation_dtype: the dtype of every Box in the observations, instead of the rule above;
         float16 is float32 in specs.
-      action_dtype: the same of every Box in the actions.
+      action_dtype: the dtype of every Box in the actions, likewise.
       insecure: allow an address other than loopback; nothing is encrypted.
       limits: limits for the server's messages.
 
@@ -56,8 +55,8 @@ class GymSocketEnvironment(dm_env.Environment):
         lost.
       DmEnvRpcError: the server refused the environment; the text gives the reason.
       ProtocolError: the server broke the protocol.
-      SpecError: a space is of an unknown type, the address is not loopback and `insecure` is
-        False, or an argument is invalid.
+      SpecError: a space has an unknown type, the address is not loopback and `insecure` is False,
+        or an argument is invalid.
     """
 
     def __init__(
@@ -120,13 +119,13 @@ class GymSocketEnvironment(dm_env.Environment):
 
     @property
     def action_space(self) -> spaces.Space[Any]:
-        """The action space that the server sent, as one of Gymnasium."""
+        """The server's action space, as a Gymnasium space."""
         self._check_environment()
         return self._action_space
 
     @property
     def observation_space(self) -> spaces.Space[Any]:
-        """The observation space that the server sent, as one of Gymnasium."""
+        """The server's observation space, as a Gymnasium space."""
         self._check_environment()
         return self._observation_space
 
@@ -148,12 +147,12 @@ class GymSocketEnvironment(dm_env.Environment):
         """Take a step, or begin an episode if none is running.
 
         Args:
-          action: a value that conforms to `action_spec`, or that can be cast to it without a
-            change of value.
+          action: a value that conforms to `action_spec`, or can be cast to it without changing its
+            value.
 
         Returns:
-          The TimeStep: `reward` is a float, `discount` is 1.0, or 0.0 if the episode ended
-          for another reason than a time limit.
+          The TimeStep: `reward` is a float, `discount` is 1.0, or 0.0 if the episode ended for a
+          reason other than a time limit.
 
         Raises:
           SpecError: the action does not conform; nothing was sent.
@@ -167,7 +166,7 @@ class GymSocketEnvironment(dm_env.Environment):
         where, spec = "the action", self._action_spec
         structure = elements.to_structure(self._action_space, action, where)
         jsonable = space_json.to_jsonable(spec, structure, where, check_bounds=True)
-        # Until the step is complete: after an interrupted step the next one is a reset.
+        # Set again when the step is complete: after an interrupted step, the next one is a reset.
         self._is_running = False
         answer: packets.StepAnswer = connection.ask(packets.Step(jsonable))
         observation = self._observation(answer.observation)
@@ -193,7 +192,7 @@ class GymSocketEnvironment(dm_env.Environment):
         return self._observation_spec
 
     def sample_action(self) -> Any:
-        """Return an action that the server has sampled from its space.
+        """Return an action sampled by the server from its space.
 
         Raises:
           As `step`.
@@ -204,7 +203,7 @@ class GymSocketEnvironment(dm_env.Environment):
     def monitor(
         self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
     ) -> None:
-        """Ask the server to record the episodes from the next reset on.
+        """Request a recording of the episodes from the next reset on.
 
         The first dialect has no answer to this packet: a server that refuses can only end the
         session.
@@ -222,7 +221,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Monitor(directory, resume, force, video))
 
     def render(self) -> None:
-        """Ask the server to render the environment on its own machine; there is no answer.
+        """Request rendering on the server's machine; there is no answer.
 
         Raises:
           As `step`.
@@ -230,12 +229,12 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
-        """Ask the server to upload a monitor's directory.
+        """Request the upload of a monitor's directory by the server.
 
         Args:
           directory: a path on the server's machine.
           api_key: the key of the account to upload to.
-          algorithm_id: the algorithm that the recording shows.
+          algorithm_id: the recorded algorithm.
 
         Raises:
           DmEnvRpcError: the server refused.
@@ -272,7 +271,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._read_spaces(*self._box_dtypes)
 
     def close(self) -> None:
-        """End the session; a second time does nothing. Raises nothing."""
+        """End the session; never raise. A second call does nothing."""
         self._connection.close()
 
     def _read_spaces(
@@ -303,7 +302,7 @@ class GymSocketEnvironment(dm_env.Environment):
     def _observation(self, value: Any) -> Any:
         spec = self._observation_spec
         if isinstance(value, np.ndarray) and value.dtype == getattr(spec, "dtype", None):
-            return value  # Its shape was checked before its memory was taken.
+            return value  # `packets` checked the shape before it allocated the array.
         return self._from_server(spec, value, "the observation")
 
     def _from_server(self, spec: Any, value: Any, where: str) -> Any:
@@ -327,7 +326,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
 
 def _check_dtype(name: str, dtype: Any) -> None:
-    """Raise SpecError if an argument is no dtype of numbers."""
+    """Raise SpecError if an argument is not a numeric dtype."""
     try:
         if dtype is None or np.dtype(dtype).kind in "biuf":
             return

@@ -1,4 +1,4 @@
-"""A factory's environment as the `gymnasium.Env` that a session steps."""
+"""A factory's environment as a `gymnasium.Env` for a session."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from dm_env_rpc_client.tensors import casting, structures
 class HostedDmEnv(gymnasium.Env[Any, Any]):
     """A dm_env.Environment, checked against its own specs.
 
-    `adaptors.gymnasium.GymnasiumEnv` is for users: it passes on what an environment returns, adds
-    the discount to infos, and imports the client. Here a value that breaks the specs ends the
-    session, since it would reach a client as another one.
+    `adaptors.gymnasium.GymnasiumEnv` is for users: it passes on an environment's values, adds the
+    discount to infos, and imports the client. Here, a value that violates the specs ends the
+    session, since the client would receive another value.
 
-    The environment may have members beyond those of dm_env: `info`, a mapping that is the info of
-    each step; `sample_action()`; `render()`. Without them infos are empty, actions are sampled
-    from the space, and there is no render mode.
+    The environment may have members in addition to those of dm_env: `info`, a mapping that becomes
+    the info of each step; `sample_action()`; `render()`. Without them, infos are empty, actions are
+    sampled from the space, and there is no render mode.
 
     Args:
-      environment: the environment; closed with this one.
+      environment: the environment, closed with this object.
 
     Attributes:
-      environment: the same.
+      environment: as the argument.
 
     Raises:
-      SpecError: there is no space for a spec, or the reward is not one number.
+      SpecError: a spec has no corresponding space, or the reward is not a single number.
     """
 
     def __init__(self, environment: dm_env.Environment):
@@ -52,7 +52,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; dm_env takes neither a seed nor options."""
+        """Begin an episode; dm_env has neither seed nor options."""
         timestep = self.environment.reset()
         check_time_step(self.environment, "reset", timestep)
         return self._observed(timestep), self._info()
@@ -73,7 +73,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
         )
 
     def sample_action(self) -> Any:
-        """Return an action: the environment's own sample, if it has them."""
+        """Return a sampled action, from the environment's own `sample_action` if it has one."""
         sample = getattr(self.environment, "sample_action", self.action_space.sample)
         return to_space(self.action_space, sample())
 
@@ -99,15 +99,15 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
 
 
 def as_hosted(made: Any, maker: str = "the factory") -> gymnasium.Env[Any, Any]:
-    """Return an environment as one of Gymnasium.
+    """Return an environment as a `gymnasium.Env`.
 
     Args:
       made: the environment.
-      maker: its maker, for errors.
+      maker: the name of its factory in errors.
 
     Raises:
       SpecError: it is neither a dm_env.Environment nor a gymnasium.Env, or as `HostedDmEnv`.
-      TypeError: an environment of Gymnasium has no spaces.
+      TypeError: a Gymnasium environment has no spaces.
     """
     if isinstance(made, dm_env.Environment):
         return HostedDmEnv(made)

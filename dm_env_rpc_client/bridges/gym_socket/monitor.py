@@ -1,6 +1,6 @@
-"""The recording that a Monitor packet asks for, in a folder below the operator's.
+"""The recording requested by a Monitor packet, in a folder below the operator's.
 
-It is the file `episodes.jsonl`, with a line of JSON for each episode that has ended:
+The file `episodes.jsonl` has a line of JSON for each finished episode:
 "episode" (from 0), "reward" (the sum), "length" (steps), "seconds" (since its reset) and
 "is_terminated" (false at a time limit).
 """
@@ -17,7 +17,7 @@ EPISODES = "episodes.jsonl"
 
 
 class EpisodeRecorder:
-    """A writer of a line for each episode.
+    """Writes a line for each finished episode.
 
     Args:
       folder: the folder of the recording; created if it does not exist.
@@ -45,11 +45,11 @@ class EpisodeRecorder:
         self._start: float | None = None
 
     def begin(self) -> None:
-        """Begin an episode; the steps before the first one are left out."""
+        """Begin an episode; steps before the first episode are not recorded."""
         self._start, self._reward, self._length = time.monotonic(), 0.0, 0
 
     def add_step(self, reward: float, is_last: bool, is_terminated: bool) -> None:
-        """Add a step, and write the line of an episode that it ends."""
+        """Add a step; a last step writes the episode's line."""
         if self._start is None:
             return
         self._reward += reward
@@ -69,7 +69,7 @@ class EpisodeRecorder:
 
 
 def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
-    """Return the folder that a client's path names, below `root`.
+    """Return the folder below `root` for a client's path.
 
     Args:
       root: the folder that the operator allowed.

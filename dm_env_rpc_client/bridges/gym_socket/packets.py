@@ -1,17 +1,13 @@
 """The packets of gym-socket-api, as values and as bytes, in both dialects; without I/O.
 
-The `encode_...` functions return whole messages, the `read_...` functions take theirs from a
-`Reader`. The numbers of the packets are those of "Command packets" in the protocol document.
+The `encode_...` functions return whole messages; the `read_...` functions read from a `Reader`.
+Packets are numbered as in "Command packets" of the protocol document. Lengths are checked before
+memory is allocated, so a peer cannot make this process allocate more than `Limits` allows.
 
-A length is checked before memory is allocated for it, so a peer cannot make this process allocate
-more than `Limits` allows.
-
-Integers are little endian, strings UTF-8, booleans a byte that is 0 or 1, floats IEEE 754.
-A client sends the next packet only after the answer to the one before ("Command packets"). Whether
-a packet has an answer depends on the dialect alone: see `has_answer`.
-
-Dialects: "first" is the one of the protocol document. In "latest" Monitor has a flag `video`
-and an answer, and there are two more packets, 7 and 8, for Universe.
+Integers are little endian, strings UTF-8, booleans a byte 0 or 1, floats IEEE 754. A client sends a
+packet only after the answer to its predecessor ("Command packets"). Whether a packet has an answer
+depends only on the dialect; see `has_answer`. The dialect "first" follows the protocol document. In
+"latest", Monitor has a flag `video` and an answer, and packets 7 and 8 are for Universe.
 """
 
 from __future__ import annotations
@@ -34,11 +30,11 @@ from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 Dialect: TypeAlias = Literal["first", "latest"]
 
 TRUNCATED = "TimeLimit.truncated"
-"""The entry of a step's info that is true if a time limit ended the episode."""
+"""Key in a step's info whose value is true if a time limit ended the episode."""
 
 
 class WhichSpace(enum.IntEnum):
-    """Which space a Get Space packet asks for."""
+    """The space requested by a Get Space packet."""
 
     ACTION = 0
     OBSERVATION = 1
@@ -50,7 +46,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Handshake(Request):
-    """A client's first message: the environment to make, "" for none."""
+    """A client's first message: the requested environment, "" for none."""
 
     env_name: str
 
@@ -122,7 +118,7 @@ class StepAnswer(NamedTuple):
     """The answer to a Step.
 
     Attributes:
-      observation: a uint8 array from a byte list; a JSON value otherwise.
+      observation: a uint8 array from a byte list, or a JSON value.
       reward: float64.
       done: whether the episode is over.
       info: a JSON value.
@@ -145,10 +141,10 @@ MAX_SPACE_VALUES = 1 << 18
 
 
 class Reader(Protocol):
-    """Where the bytes of messages are read from. No more is read than is asked for."""
+    """A source of message bytes that reads only the requested number."""
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes, exactly as many."""
+        """Return exactly the next `count` bytes."""
 
     def read_into(self, memory: memoryview) -> None:
         """Fill memory with the next bytes."""
@@ -160,12 +156,12 @@ class Limits:
 
     Attributes:
       name: the name of an environment or a wrapper.
-      field: any other field. If the space of a byte list is known, its size is the limit.
+      field: any other field. For a byte list of a known space, the size of the space applies.
       space: the JSON of a space. Two numbers for each pixel of a 210x160x3 screen take more
         than the megabyte of a field.
 
     Raises:
-      SpecError: a size is not an integer from 1 on.
+      SpecError: a size is not a positive integer.
     """
 
     name: int = 256
@@ -179,10 +175,10 @@ class Limits:
 
 
 class ObservationBounds(NamedTuple):
-    """The limits that follow from the observation space.
+    """Limits derived from the observation space.
 
     Attributes:
-      shape: the shape of a byte list; None if the space is not one array.
+      shape: the shape of a byte list; None if the space is not a single array.
       values: the maximum number of values in JSON.
     """
 
@@ -240,19 +236,19 @@ def _read_field(reader: Reader, limit: int, where: str) -> bytes:
 
 
 def check_limits(limits: Limits | None) -> Limits:
-    """Return limits, the defaults for None; SpecError if they are of another class."""
+    """Return the limits, or the defaults for None; SpecError for any other type."""
     expected = "a Limits of dm_env_rpc_client.bridges.gym_socket"
     arguments.instance("limits", limits, Limits, expected, none="None for the defaults")
     return Limits() if limits is None else limits
 
 
 def check_dialect(dialect: str) -> None:
-    """Raise SpecError if there is no such dialect."""
+    """Raise SpecError if the dialect is unknown."""
     arguments.one_of("dialect", dialect, ("first", "latest"))
 
 
 def encode_action(action: Any, where: str = "the action") -> bytes:
-    """Return the bytes of an action, which is a JSON value."""
+    """Return the bytes of an action given as a JSON value."""
     return bytes([_JSON]) + _encode_json(action, where)
 
 
@@ -283,7 +279,7 @@ class _Field(NamedTuple):
 
     encode: Callable[[Any, str], bytes]
     read: Callable[[Reader, int, str], Any]
-    limit: str = "field"  # Which of `Limits` it has.
+    limit: str = "field"  # The attribute of `Limits` that applies.
 
 
 _ACTION = _Field(encode_action, _read_action)
@@ -293,7 +289,7 @@ _NAME = _Field(_encode_string, _read_string, "name")
 _STRING = _Field(_encode_string, _read_string)
 _SETTINGS = _Field(_encode_json, _read_json)
 
-# In the order of their numbers.
+# In the order of packet numbers.
 _LATEST: dict[type[Request], dict[str, _Field]] = {
     Reset: {},
     Step: {"action": _ACTION},
@@ -368,8 +364,8 @@ def read_answer(
 ) -> Any:
     """Read the answer to a request that has one.
 
-    The answer to Reset is an observation as in `StepAnswer`, to Step a `StepAnswer`, to Get
-    Space and Sample Action a JSON value, and to the others an error string, "" for success.
+    Reset is answered with an observation as in `StepAnswer`, Step with a `StepAnswer`, Get Space
+    and Sample Action with a JSON value, and other packets with an error string, "" for success.
     """
     bounds = bounds or ObservationBounds()
     if isinstance(request, Step):
@@ -394,7 +390,7 @@ def encode_space(space: Any) -> bytes:
 
 
 def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
-    """Return an observation: a byte list of a uint8 array, JSON of any other value."""
+    """Return the bytes of an observation: a byte list for a uint8 array, otherwise JSON."""
     if not isinstance(observation, np.ndarray):
         return bytes([_JSON]) + _encode_json(observation, "the observation")
     shape = observation.shape
@@ -447,7 +443,7 @@ def _read_byte_list(
         )
     try:
         array = np.empty(shape, np.uint8)
-    except ValueError as error:  # [0, 2**32 - 1, 2**32 - 1] has no elements, and NumPy refuses it.
+    except ValueError as error:  # NumPy rejects [0, 2**32 - 1, 2**32 - 1], despite 0 elements.
         raise ProtocolError(f"a byte list of shape {list(shape)}: {error}") from None
     reader.read_into(array.reshape(-1).data)
     return array

@@ -27,19 +27,18 @@ from dm_env_rpc_client.transports.net import addresses
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""The default grace of `Server.stop`."""
+"""Default of `Server.stop(grace=...)`, in seconds."""
 
 REFUSALS = 16
-"""Clients above the limit that get an error at the same time; further ones are disconnected."""
+"""Maximum number of surplus clients answered with an error at once; others are disconnected."""
 
 
 class Server:
-    """A running server; made by `serve`.
+    """A running server, returned by `serve`.
 
     Attributes:
-      address: the address at which it listens, such as "localhost:5001".
-      errors: the last 100 exceptions that the environments caused, oldest first; each has
-        ended its session.
+      address: the server's address, such as "localhost:5001".
+      errors: the last 100 exceptions of environments, oldest first; each ended its session.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Server:
         # alive.
         self._finalizer = weakref.finalize(self, listener.close)
         if options.processes:
-            # Before multiprocessing waits for its processes, at the exit, to end by SIGTERM.
+            # Must run before multiprocessing, at exit, waits for its processes to end by SIGTERM.
             self._finalizer.atexit = False
             multiprocessing.util.Finalize(self, _stop_at_exit, (weakref.ref(self),), exitpriority=0)
         self._accepting = threading.Thread(
@@ -76,34 +75,33 @@ class Server:
 
     @property
     def session_count(self) -> int:
-        """The number of clients that are connected."""
+        """The number of connected clients."""
         return len(self._sessions)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the server stops.
 
         Args:
-          timeout: seconds; 0 looks once, None sets no limit.
+          timeout: time limit in seconds; 0 to check once, None for no limit.
 
         Returns:
           Whether it stopped.
 
         Raises:
-          SpecError: the timeout is not such a number.
+          SpecError: the timeout is neither None nor a number from 0 on.
         """
         none = arguments.NO_LIMIT
         return self._stopped.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
-        """Stop serving and end every session; a second time does nothing.
+        """Stop serving and end every session; a second call does nothing.
 
         Args:
-          grace: seconds that environments may take to finish their current step and to close.
-            Processes that take longer are killed. Threads cannot be killed; they end with the
-            interpreter.
+          grace: time limit, in seconds, for environments to finish their current step and to close.
+            Slower processes are killed. Threads cannot be killed; they end with the interpreter.
 
         Returns:
-          Whether all environments were closed in time, and without an error.
+          Whether all environments were closed in time and without an error.
         """
         grace = arguments.seconds("grace", grace, least=0.0)
         if self._finalizer.detach() is None:
@@ -133,7 +131,7 @@ class Server:
         return self._is_clean
 
     def admit(self, stream: TcpStream) -> None:
-        """Start the session of a new client, over its stream."""
+        """Start the session of a new client on its stream."""
         with self._lock:
             count = len(self._sessions)
             if count >= self._options.max_connections + REFUSALS or self._finalizer.peek() is None:
@@ -232,8 +230,8 @@ def serve(
 ) -> Server:
     """Serve Gymnasium or dm_env environments to gym-socket-api clients.
 
-    Each connection is a session with an environment of its own, which is closed when the
-    client disconnects. A client can only choose from `environments`. Needs the extra `gymnasium`.
+    Each connection is a session with its own environment, which is closed when the client
+    disconnects. A client can only choose from `environments`. Needs the extra `gymnasium`.
 
     A session steps a `gymnasium.Env`. A dm_env.Environment becomes one with the spaces of its
     specs, as in `adaptors.gymnasium`; only the last discount of its episodes is sent, as a flag:
@@ -242,9 +240,9 @@ def serve(
     The protocol has fewer spaces than Gymnasium. An integer scalar from 0 on is sent as Discrete,
     an int8 or bool vector from 0 to 1 as MultiBinary, another integer vector as MultiDiscrete,
     other arrays as Box, a Tuple as Tuple. A Dict is sent as the Tuple of its values in the order
-    of the Dict, or as its value if it has only one; of any other space only the name of its type is
-    sent, and arrays of variable length are refused. An observation that is one uint8 array is sent
-    as a byte list. An Upload is refused: its answer is an error.
+    of the Dict, or as its value if it has only one. Any other space is sent as the name of its type
+    alone, and arrays of variable length are refused. A single uint8 array as observation is sent as
+    a byte list. An Upload is answered with an error.
 
     The protocol has error answers for few packets. For an error without an answer (an action
     that does not fit, a Step before Reset, a refused Monitor in the first dialect, an
@@ -252,26 +250,27 @@ def serve(
     reason.
 
     Args:
-      environments: callables that make an environment, by the name that clients send.
-        Several threads may call one at once.
-      address: `host:port`; port 0 selects a free one.
+      environments: factories of environments, by the name that clients send. Several threads may
+        call a factory at once.
+      address: `host:port`; port 0 selects a free port.
       dialect: "first", the dialect of the protocol document, or "latest". The protocol does
         not negotiate it, so both ends must be configured alike.
-      processes: host each session in a process of its own, so that an environment that
-        crashes ends only its own session. The factories and handlers must be picklable, and
-        environments cannot use multiprocessing themselves.
+      processes: host each session in a separate process, so that a crashing environment ends only
+        its own session. The factories and handlers must be picklable, and environments cannot use
+        multiprocessing themselves.
       insecure: allow an address other than loopback; nothing is encrypted and clients are not
         authenticated.
       monitor_directory: the folder below which Monitor may record (see `monitor`); None
         refuses the packet.
       configure_universe: called with the environment and the JSON value of a Universe configure
-        packet. The environment is the product of its callable if that is a `gymnasium.Env`; a
+        packet. The environment is the factory's result if that is a `gymnasium.Env`; a
         dm_env.Environment is its attribute `environment`. None refuses the packet.
       wrap_universe: called with the environment, the wrapper's name and its settings; returns
         the wrapped environment, such as a `gymnasium.Wrapper`. None refuses the packet.
       max_connections: the maximum number of clients; further ones are refused.
-      handshake_timeout: seconds that a client may take to name its environment; None for no limit.
-      idle_timeout: seconds that a client may take to send its next packet, or to read an
+      handshake_timeout: time limit, in seconds, for a client to name its environment; None for no
+        limit.
+      idle_timeout: time limit, in seconds, for a client to send its next packet or to read an
         answer; None for no limit.
       limits: limits for a client's messages.
 
@@ -281,7 +280,7 @@ def serve(
     Raises:
       SpecError: the address is not loopback and `insecure` is False; a factory or handler
         cannot be pickled for a process; or an argument is invalid.
-      OSError: the server cannot listen at the address.
+      OSError: the server cannot listen on the address.
     """
     arguments.flag("insecure", insecure)
     arguments.path("monitor_directory", monitor_directory, none="None to refuse the packet")

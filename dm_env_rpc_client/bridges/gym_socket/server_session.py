@@ -41,7 +41,7 @@ class Options:
     """Options for serving; see the arguments of `serve`.
 
     Raises:
-      SpecError: one is of another type or out of range.
+      SpecError: an option has the wrong type or is out of range.
     """
 
     dialect: packets.Dialect = "first"
@@ -71,7 +71,7 @@ _SUCCESS = packets.encode_error("")
 
 
 class RefusedPacketError(Exception):
-    """A packet is invalid, or invalid at this time, and has no error answer."""
+    """An invalid packet, or one that is invalid now, without an error answer in the protocol."""
 
 
 class ServerSession:
@@ -82,7 +82,7 @@ class ServerSession:
       options: how to serve it.
 
     Raises:
-      SpecError: the protocol has no space for one of the environment's.
+      SpecError: the protocol cannot describe a space of the environment.
     """
 
     def __init__(self, environment: gymnasium.Env[Any, Any] | None, options: Options):
@@ -176,7 +176,7 @@ class ServerSession:
 
     def _render(self, request: packets.Render) -> bytes:
         environment = self._hosted()
-        # Environments of gym have no modes.
+        # Environments of gym have no `render_mode`.
         if getattr(environment, "render_mode", None) is not None:
             environment.render()
         return b""
@@ -229,7 +229,7 @@ class ServerSession:
         self._action = action
 
     def _observed(self, observation: Any) -> Any:
-        """Return an observation as a uint8 array, which is sent as a byte list, or as JSON."""
+        """Return an observation as a uint8 array for a byte list, or as a JSON value."""
         spec, image = self._observation.spec, self._observation.image
         where = "the observation"
         value = self._observation.convert(observation)

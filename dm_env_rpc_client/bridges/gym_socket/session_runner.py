@@ -1,4 +1,4 @@
-"""One session from handshake to end, in a thread or in a process of its own."""
+"""One session from handshake to end, in a thread or a separate process."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ REFUSE_SECONDS = 1.0
 
 
 def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options) -> None:
-    """Make the environment, answer the handshake, and then packets until the client leaves.
+    """Create the environment, answer the handshake, then answer packets until the client leaves.
 
     Args:
       stream: the connection, from which the handshake has been read.
-      factory: makes the environment; None for a session without one.
+      factory: creates the environment; None for a session without one.
       options: how to serve.
 
     Raises:
@@ -74,7 +74,7 @@ def receive(stream: TcpStream, read: Callable[[], T], timeout: float | None) -> 
     try:
         return read()
     except ConnectionLostError:
-        pass  # Clients leave like this: the protocol has no packet for it.
+        pass  # Clients leave by closing the connection: the protocol has no packet for it.
     except (DeadlineExceededError, ProtocolError) as error:
         _log.warning("ended the session of %s: %s", stream.peer, error)
     return None
@@ -102,7 +102,7 @@ class SessionProcess:
 
     Args:
       stream: the connection, from which the handshake has been read.
-      factory: makes the environment.
+      factory: creates the environment.
       options: how to serve.
 
     Raises:
@@ -114,7 +114,7 @@ class SessionProcess:
         self._child = SpawnedChild(_host_here, *arguments, name="gym-socket session")
 
     def kill(self) -> None:
-        """Kill the process, if it still runs."""
+        """Kill the process if it is still running."""
         self._child.kill()
 
     def join(self) -> None:
@@ -125,13 +125,13 @@ class SessionProcess:
         """
         with contextlib.closing(self._child.pipe):
             code = self._child.wait()
-            # What is killed when its environment is closed only takes long to exit.
+            # A process killed after closing its environment was merely slow to exit.
             if code and not (code == -signal.SIGKILL and self._has_closed()):
                 raise RuntimeError(f"a session's process {children.how_it_ended(code)}")
 
     def _has_closed(self) -> bool:
         try:
-            # A process that the environment has started may keep the other end open.
+            # A process started by the environment may keep the other end open.
             return self._child.pipe.wait(0) and bool(self._child.pipe.receive().message)
         except (EOFError, OSError):
             return False
@@ -146,7 +146,7 @@ def _host_here(
     options: Options,
 ) -> None:
     stream = TcpStream(connected, peer, unread)
-    # If the server is killed, this process ends too.
+    # Nothing else would end this process if the server is killed.
     parent = children.Parent.from_multiprocessing()
     children.exit_with(parent, children.GRACE_SECONDS, stream.shutdown)
     host(stream, factory, options)

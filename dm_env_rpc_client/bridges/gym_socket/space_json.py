@@ -51,9 +51,9 @@ _INT64 = np.iinfo(np.int64)
 
 
 class LargestDiscrete(spaces.Discrete):
-    """Discrete(2**63): all integers from 0 on that int64 has.
+    """Discrete(2**63): all nonnegative integers in int64.
 
-    Gymnasium counts the values of a Discrete in int64, which ends before this number of them.
+    Gymnasium stores the number of values as int64, which cannot represent 2**63.
     """
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
     """Return the JSON value of a space.
 
     Args:
-      space: one of Gymnasium's own types. Of one that the protocol does not describe only the type
-        is written.
-      name: its name in errors; a subspace appends its key or index, as in "action.0".
+      space: a space of Gymnasium's own types. For types outside the protocol, only the name of the
+        type is written.
+      name: the name of the space in errors; a subspace appends its key or index, as in "action.0".
 
     Raises:
-      SpecError: its elements are arrays of variable length, or it has no spec.
+      SpecError: the elements are arrays of variable length, or the space has no spec.
     """
     if isinstance(space, spaces.Dict):
         named = [to_json(part, f"{name}.{key}") for key, part in space.spaces.items()]
@@ -98,8 +98,8 @@ def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) ->
         become the limits of the range.
 
     Raises:
-      ProtocolError: it does not describe a space, or one of more than MAX_ELEMENTS elements.
-      SpecError: the protocol does not describe spaces of its type.
+      ProtocolError: the value is not a space, or has more than MAX_ELEMENTS elements.
+      SpecError: the protocol does not define spaces of its type.
     """
     space = _read(value, where, box_dtype)
     _check_size(size_of(space), where)
@@ -113,8 +113,8 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
       spec: the result of `elements.to_spec` for the space.
       structure: the result of `elements.to_structure` for the element.
       where: the name of the value in error messages.
-      check_bounds: whether a value outside its bounds is an error. It is for actions.
-        Observations of many environments exceed their bounds, so theirs are not checked.
+      check_bounds: whether a value outside its bounds is an error. True for actions, but not for
+        observations, which exceed their bounds in many environments.
 
     Raises:
       SpecError: a shape differs, or a value is outside its bounds, NaN or infinite, which
@@ -135,12 +135,12 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
     if check_bounds:
         _check_bounds(spec, array, where)
     if array.dtype.kind == "b":
-        array = array.astype(np.uint8)  # Its space is Discrete or MultiBinary: 0 and 1.
+        array = array.astype(np.uint8)  # Discrete and MultiBinary spaces have 0 and 1.
     return array.tolist()
 
 
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
-    """Return the structure of a JSON value: `to_jsonable` reversed.
+    """Return the structure for a JSON value; the reverse of `to_jsonable`.
 
     In observations of Discrete and MultiDiscrete spaces, true and false are 1 and 0.
 
@@ -167,7 +167,7 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
         array = array.reshape(spec.shape)  # Lists end at the first axis without elements.
     if array.dtype.kind == "b" and spec.dtype.kind != "b":
         if spec.dtype == np.int64 and not check_bounds:
-            # gym's own Blackjack observes a bool where its space has a Discrete(2).
+            # gym's own Blackjack returns a bool as observation of a Discrete(2).
             return conform(spec, array.astype(np.int64), where)
         raise SpecError(f"{where}: {value!r:.60} is true or false; expected a number")
     array = conform(spec, array, where)
@@ -184,7 +184,7 @@ def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArr
 
 
 def size_of(space: spaces.Space[Any]) -> int:
-    """Return the number of elements of a space that was read; a Tuple counts as one more."""
+    """Return the number of elements of a space from `from_json`; a Tuple counts as one more."""
     if isinstance(space, spaces.Tuple):
         return 1 + sum(map(size_of, space.spaces))
     return math.prod(space.shape or ())
@@ -232,7 +232,7 @@ def _read(value: Any, where: str, box_dtype: npt.DTypeLike | None) -> spaces.Spa
         return LargestDiscrete() if n > _INT64.max else spaces.Discrete(n)
     if name == "MultiBinary":
         n = _count(value, inside, 0, MAX_ELEMENTS)
-        # Gymnasium has none without elements.
+        # Gymnasium has no empty MultiBinary.
         return spaces.MultiBinary(n) if n else ExactBox(0, 1, (0,), np.int8)
     if name == "MultiDiscrete":
         return _read_multi_discrete(value, inside)
@@ -273,7 +273,7 @@ def _cast_bounds(
         limits = np.finfo(dtype)
         with np.errstate(over="ignore"):
             low, high = low.astype(dtype), high.astype(dtype)
-        # Gymnasium refuses a low of infinity, and a high of minus infinity.
+        # Gymnasium rejects a low of infinity and a high of minus infinity.
         return np.asarray(np.minimum(low, limits.max)), np.asarray(np.maximum(high, limits.min))
     least, most = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
 
@@ -293,7 +293,7 @@ def _read_multi_discrete(value: Mapping[str, Any], where: str) -> spaces.Space[A
         raise ProtocolError(f"{where}: a bound does not fit a 64-bit integer")
     counts = [b - a + 1 for a, b in zip(low, high, strict=True)]
     lows = np.array(low, np.int64)
-    if max(counts, default=0) > _EXACT:  # Gymnasium samples a MultiDiscrete by way of float64.
+    if max(counts, default=0) > _EXACT:  # Gymnasium samples a MultiDiscrete through float64.
         return ExactBox(lows, np.array(high, np.int64), dtype=np.int64)
     return spaces.MultiDiscrete(np.array(counts, np.int64), start=lows)
 
@@ -330,7 +330,7 @@ def _numbers(value: Mapping[str, Any], key: str, size: int, where: str) -> npt.N
 
 
 def _is_integer(value: Any) -> bool:
-    # Languages with one type of number may write 5.0.
+    # Languages with a single numeric type may write 5.0.
     return type(value) is int or (type(value) is float and value.is_integer())
 
 

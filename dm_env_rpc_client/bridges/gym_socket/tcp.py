@@ -1,7 +1,6 @@
-"""TCP streams of gym-socket-api. The only file of this bridge that touches sockets.
+"""TCP streams of gym-socket-api. The only file of this bridge that uses sockets.
 
-Both ends set TCP_NODELAY: packets are small and each is sent after the answer to the one
-before, and Nagle's algorithm would delay them.
+Both ends set TCP_NODELAY, because Nagle's algorithm would delay small packets sent in turn.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ _BUFFER_BYTES = 1 << 16
 
 
 class TcpStream:
-    """One connection. Only one thread at a time may use it, except for `shutdown`.
+    """A connection. Only one thread at a time may use it, except for `shutdown`.
 
     Args:
       connected: the socket.
       peer: the name of the other end in error messages.
-      unread: bytes that were already received from the socket and come first.
+      unread: bytes already received from the socket, to be read first.
 
     Attributes:
       socket: the socket.
-      unread: the bytes that were received and not read yet.
-      deadline: until when bytes are read or sent. After it, or when the connection ends, reading
-        and sending raise DeadlineExceededError or ConnectionLostError.
+      unread: received bytes that have not been read.
+      deadline: the deadline for reading and sending. After it, or when the connection ends, both
+        raise DeadlineExceededError or ConnectionLostError.
     """
 
     def __init__(self, connected: socket.socket, peer: str, unread: bytes = b""):
@@ -51,10 +50,10 @@ class TcpStream:
             raise self._error(error) from error
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes, exactly as many."""
+        """Return exactly the next `count` bytes."""
         while len(self.unread) < count:
-            # The memory grows with the bytes that arrive, so that a length alone does not
-            # allocate a megabyte.
+            # Memory grows only as bytes arrive: a stated length alone must not allocate a
+            # megabyte.
             received = bytearray(_BUFFER_BYTES)
             del received[self._receive_into(received) :]
             self.unread += received
@@ -70,16 +69,16 @@ class TcpStream:
             filled += self._receive_into(memory[filled:])
 
     def has_unread(self) -> bool:
-        """Whether unread bytes have arrived, or the end of the connection."""
+        """Whether unread bytes or the end of the connection have arrived."""
         return bool(self.unread or self._poll.poll(0))
 
     def shutdown(self) -> None:
-        """End the connection for both sides; any thread may call it. Raises nothing."""
+        """End the connection for both sides, from any thread; never raise."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free the socket. Raises nothing."""
+        """Free the socket; never raise."""
         with contextlib.suppress(OSError):
             self.socket.close()
 
@@ -96,7 +95,7 @@ class TcpStream:
     def _set_timeout(self) -> None:
         remaining = self.deadline.remaining
         if remaining == 0.0:
-            raise TimeoutError  # A socket takes 0.0 for non-blocking.
+            raise TimeoutError  # A timeout of 0.0 would make the socket non-blocking.
         self.socket.settimeout(remaining)
 
     def _error(self, error: OSError) -> ConnectionLostError | DeadlineExceededError:
@@ -109,14 +108,14 @@ class Listener:
     """Accepts connections.
 
     Args:
-      address: the address to listen at; port 0 selects a free one.
+      address: the address to listen on; port 0 selects a free port.
 
     Attributes:
-      address: the address at which it listens.
-      is_closed: whether it was closed.
+      address: the listener's address.
+      is_closed: whether the listener was closed.
 
     Raises:
-      OSError: it cannot listen at the address.
+      OSError: it cannot listen on the address.
     """
 
     def __init__(self, address: HostPort):
@@ -138,10 +137,10 @@ class Listener:
                 connected.close()  # The client has already disconnected.
 
     def close(self) -> None:
-        """Stop listening and wake the thread that is in `accept`."""
+        """Stop listening and wake the thread in `accept`."""
         self.is_closed = True
         with contextlib.suppress(OSError):
-            # Closing alone would leave a thread in accept().
+            # `close` alone would not wake a thread in accept().
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -151,8 +150,8 @@ def connect(address: HostPort, timeout: float | None) -> TcpStream:
 
     Raises:
       ConnectionLostError: the connection was refused or failed; the text gives the reason.
-      DeadlineExceededError: no connection was established within `timeout` seconds; or, without a
-        timeout, in the time that the operating system tries.
+      DeadlineExceededError: no connection was established within `timeout` seconds or, without a
+        timeout, within the operating system's own time limit.
     """
     try:
         connected = socket.create_connection(address, timeout)

@@ -1,7 +1,7 @@
-"""A server in one file, for places where this package cannot be installed.
+"""A single-file server, for machines and interpreters where this package cannot be installed.
 
-`dm_env_rpc_server.py` is that file. It imports the standard library and NumPy only, runs on CPython
-3.6 to 3.14, and is copied or sent to where a simulator lives. This package never imports it.
+`dm_env_rpc_server.py` imports only the standard library and NumPy, and runs on CPython 3.6 to 3.14.
+Copy it to the machine or container of the simulator. This package never imports it.
 """
 
 from pathlib import Path
@@ -9,4 +9,4 @@ from pathlib import Path
 __all__ = ["FILE"]
 
 FILE = str(Path(__file__).with_name("dm_env_rpc_server.py"))
-"""Where the file is."""
+"""Path of the single-file server."""

@@ -14,12 +14,12 @@ or, in a program: `with serve(make_environment, "unix:/tmp/socket") as server: s
 `make_environment` is called for each world, with the client's settings as keyword arguments.
 It returns an object with the methods of `dm_env.Environment` (dm_env need not be installed: the
 classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice), or an environment of
-any version of gym or Gymnasium; clients find its spaces, infos and frames in properties. An environment may have an
-attribute `properties`: {key: getter or (getter, setter)}.
+any version of gym or Gymnasium, whose spaces, infos and frames become properties. An environment
+may have an attribute `properties`: {key: getter or (getter, setter)}.
 
 From top to bottom: protobuf encoding, tensors, specs, nested values, Gymnasium, worlds, the
-requests of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread, which makes
-all calls of the environments it has created; each connection has a thread that reads while no
+requests of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread that
+makes all calls of the environments it created; each connection has a thread that reads while no
 stream's thread does.
 """
 
@@ -63,11 +63,11 @@ __version__ = "0.1.0"
 
 _log = logging.getLogger("dm_env_rpc_server")
 
-# What one message may hold; it takes at most about 4 times its size plus 64 MiB of memory.
+# Size limit of a message, which takes at most about 4 times its size plus 64 MiB of memory.
 MAX_MESSAGE_BYTES = 128 << 20
 LIMITS = {"expanded bytes": 24 << 20, "strings": 1 << 19, "entries": 10_000, "fields": 1 << 18}
 MAX_NAME_BYTES, MAX_LEVELS, MAX_DIMENSIONS, MAX_ERROR_BYTES = 4096, 64, 32, 1 << 16
-# What a client may have: settings of all worlds, worlds, headers, bytes that it does not read.
+# Limits per client: settings of all worlds, worlds, headers, bytes that it has not read.
 MAX_HELD_BYTES, MAX_WORLDS = 256 << 20, 1024
 MAX_HEADER_BYTES, MAX_UNSENT = 1 << 14, 1 << 18
 CONNECTION_WINDOW, STREAM_WINDOW = 1 << 24, 1 << 20
@@ -78,7 +78,7 @@ FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 9, 12, 13, 16
 
 
 class Refusal(Exception):
-    """A request is refused; the client gets the code and the text. Environments may raise it."""
+    """A refused request: code and text for the client. Environments may raise it."""
 
     def __init__(self, code: int, text: str):
         super().__init__(text)
@@ -104,7 +104,7 @@ def _check(is_right: Any, code: int, text: str) -> None:
 # Protobuf's bytes: a message is fields, a field is a tag (number << 3 | wire type) and a value.
 
 
-_Budget = Dict[str, int]  # What is left of LIMITS for one message.
+_Budget = Dict[str, int]  # Remaining LIMITS for one message.
 
 
 def _take(budget: _Budget, what: str, count: int = 1) -> None:
@@ -147,9 +147,9 @@ def _joined(parts: List[Any]) -> Any:
 def _parts(
     tags: Any, data: Any, budget: _Budget, choice: Any = (), what: str = "fields", count: int = 1
 ) -> Dict[int, List[Any]]:
-    """Return the bytes of fields by number: of those with some tags, of a choice the last ones.
+    """Return the bytes of fields with some tags, by number; the last field of a oneof wins.
 
-    Each field takes a count of something from the budget.
+    Each field charges `count` to the budget for `what`.
     """
     found: Dict[int, List[Any]] = {}
     at, end = 0, len(data)
@@ -214,7 +214,7 @@ def _read_varints(block: Any, budget: _Budget) -> Any:
     _take(budget, "expanded bytes", max(0, 16 * count - len(data)))
     ends, numbers = np.flatnonzero(is_end), np.zeros(count, np.uint64)
     ends += 1
-    for first in range(0, len(ends), 1 << 16):  # So that what is computed takes little memory.
+    for first in range(0, len(ends), 1 << 16):  # Blocks keep intermediate arrays small.
         stops = ends[first : first + (1 << 16)]
         starts = np.concatenate([ends[first - 1 : first] if first else [0], stops[:-1]])
         if int((stops - starts).max()) > 10:
@@ -236,20 +236,20 @@ def _write_varints(array: Any) -> bytes:
         rest = numbers[first : first + (1 << 16), None] >> np.arange(0, 70, 7).astype(np.uint64)
         digits = (rest & np.uint64(0x7F)).astype(np.uint8)
         digits[:, :9] |= (rest[:, 1:] > 0).astype(np.uint8) << np.uint8(7)
-        rest[:, 0] = 1  # The first digit is there in any case.
+        rest[:, 0] = 1  # The first digit always exists.
         written.append(digits[rest > 0].tobytes())
     return b"".join(written)
 
 
-# Tensors. The number of a data type is its DataType and that of its field in Tensor.
+# Tensors. The number of a data type is its DataType and its field number in Tensor.
 
 _FLOAT, _DOUBLE, _INT8, _UINT8, _BOOL, _STRING, _PROTO = 1, 2, 3, 6, 9, 10, 11
 _NAMES = "- float32 float64 int8 int32 int64 uint8 uint32 uint64 bool string proto".split()
 _DTYPES = {k: np.dtype(_NAMES[k] if k < _STRING else object) for k in range(_FLOAT, _PROTO + 1)}
 _KINDS = {_DTYPES[kind]: kind for kind in range(_FLOAT, _STRING)}
 _WIDER = {np.dtype(a): np.dtype(b) for a, b in (("f2", "f4"), ("i2", "i4"), ("u2", "u4"))}
-_BLOCKS = (_FLOAT, _DOUBLE, _INT8, _UINT8)  # Whose elements on the wire are those in memory.
-# Tags: of elements that are not packed, of payloads, of what a tensor has.
+_BLOCKS = (_FLOAT, _DOUBLE, _INT8, _UINT8)  # Equal on the wire and in memory.
+# Tags of unpacked elements, of payloads, and of a tensor's fields.
 _SINGLE = {_FLOAT: 13, _DOUBLE: 9, 4: 8, 5: 8, 7: 8, 8: 8, _BOOL: 8}
 _COSTS = {_STRING: ("strings", 1), _PROTO: ("strings", 8)}  # Of an element, in LIMITS.
 _PAYLOADS = {kind << 3 | 2 for kind in _DTYPES}
@@ -372,7 +372,7 @@ def _kind_of(array: Any, where: str) -> int:
 
 
 def _exact(array: Any, dtype: Any, where: str) -> Any:
-    """Cast an array without changing an element; from float to float it may be rounded."""
+    """Cast an array without changing its values, except for rounding between float types."""
     if array.dtype == dtype or not array.size:
         return array.astype(dtype, copy=False)
     source, target = array.dtype.kind, dtype.kind
@@ -393,11 +393,11 @@ def _exact(array: Any, dtype: Any, where: str) -> Any:
     return cast
 
 
-# Specs and time steps, as those of dm_env.
+# Specs and time steps, as in dm_env.
 
 
 class Array:
-    """The shape and dtype of values; one size may be -1, for any."""
+    """The shape and dtype of values; one size may be -1 (variable)."""
 
     def __init__(self, shape: Any, dtype: Any, name: Optional[str] = None):
         self.shape, self.dtype, self.name = tuple(shape), np.dtype(dtype), name
@@ -442,7 +442,7 @@ def _described(value: Any) -> str:
 
 
 def _check_time_step(environment: Any, method: str, returned: Any) -> None:
-    """Raise TypeError if an environment returned no TimeStep; called when it has failed as one."""
+    """Raise TypeError if an environment's result, which caused an error, is no TimeStep."""
     if all(hasattr(returned, name) for name in TimeStep._fields):
         return
     is_tuple = type(returned) is tuple and len(returned) in ((2,) if method == "reset" else (4, 5))
@@ -502,7 +502,7 @@ class _Field:
             if bound is not None:
                 self.spec += _field(number, _field(8 + self.kind, _write_payload(self.kind, bound)))
         self._uid = b"\x08" + _varint(uid)
-        # What is before and behind elements whose number of bytes is always the same.
+        # Encoded bytes before and after elements of fixed size.
         size = 0 if min(self.shape, default=1) < 0 else _product(self.shape) * self.dtype.itemsize
         self._size, self._head, self._tail = size, b"", _write_shape(15, self.shape)
         self._payload = b""
@@ -567,7 +567,7 @@ class _Field:
             raise Refusal(INVALID_ARGUMENT, str(error)) from None
 
     def _read_block(self, tensor: Any) -> Any:
-        """Return the value of a Tensor that is written as most are; None if it is not."""
+        """Return the value of a Tensor in the most common encoding; None for any other."""
         begin, end = len(self._payload), len(tensor) - len(self._tail)
         if not begin or end - begin != self._size or tensor[:begin] != self._payload:
             return None
@@ -602,7 +602,7 @@ class _Field:
 
 
 def _by_name(structure: Any) -> Any:
-    """Return a structure whose parts have names as a mapping; None for any other."""
+    """Return a structure with named parts as a mapping; None for any other."""
     if isinstance(structure, Mapping):
         return structure
     kind = type(structure)
@@ -623,7 +623,7 @@ def _is_leaf(structure: Any) -> bool:
 
 
 def _named_specs(structure: Any, single: str, path: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:
-    """Return specs by flat name; one that is not nested has the name `single`."""
+    """Return specs by flat name; a spec that is not nested has the name `single`."""
     if structure is None:
         return []
     if _is_leaf(structure):
@@ -714,13 +714,13 @@ _SPACES = (*_ARRAYS, "Text", "Dict", "Tuple", "OneOf", "Sequence", "Graph")
 
 
 def _space_kind(space: Any) -> str:
-    """Return the name of the class of a space, or of the first known one that it is made of."""
+    """Return the name of the class of a space, or of its first known base class."""
     names = [each.__name__ for each in type(space).__mro__]
     return next((name for name in names if name in _SPACES), "")
 
 
 def _items_of(space: Any) -> Any:
-    """Return the space of the elements of a Sequence if they are arrays."""
+    """Return the element space of a Sequence of arrays."""
     items = space.feature_space if _space_kind(space) == "Sequence" else None
     return items if _space_kind(items) in _ARRAYS else None
 
@@ -744,7 +744,7 @@ def _wire_dtype(space: Any) -> Any:
 
 
 def _start(space: Any) -> Any:
-    """Return the first value of a Discrete or MultiDiscrete, which old ones do not have."""
+    """Return the first value of a Discrete or MultiDiscrete; 0 in old versions."""
     return np.asarray(getattr(space, "start", np.zeros_like(getattr(space, "nvec", 0))), np.int64)
 
 
@@ -810,7 +810,7 @@ def _sampled_type(space: Any) -> Any:
     """Return the type of the samples of a space: until Gymnasium, a Discrete's are of Python."""
     kind = space.__dict__.get(_SAMPLED)
     if kind is None:
-        # A copy, so that the samples that the environment draws stay the same.
+        # Sampling the original would change the environment's own random samples.
         kind = space.__dict__[_SAMPLED] = type(copy.deepcopy(space).sample())
     return kind
 
@@ -838,7 +838,7 @@ def _from_wire(space: Any, value: Any) -> Any:
 
 
 def _space_json(space: Any) -> Dict[str, Any]:
-    """Return the JSON value of a space: its type, and the arguments that make it."""
+    """Return the JSON value of a space: its type and constructor arguments."""
 
     def bound(array: Any) -> Any:
         same = array.size > 0 and bool(np.all(array == array.flat[0]))
@@ -978,7 +978,7 @@ def _numbers_of(array: Any) -> Tuple[Any, str]:
 
 
 def _from_numbers(numbers: Any, kind: str) -> Any:
-    """Return the array that `_numbers_of` has taken apart; ValueError."""
+    """Reverse `_numbers_of`; ValueError."""
     dtype = np.dtype(kind)
     if dtype.kind in "mM" and numbers.dtype == np.int64:
         return numbers.view(dtype)
@@ -1046,7 +1046,7 @@ def _unjsonable(value: Any) -> Any:
         sizes = [len(item) for item in items] if is_text else []
         longest = max(sizes) if sizes else 0
         for width in (int(str(value.get("as", "U0"))[1:]), longest) if is_text else ():
-            # Each text of an array of texts takes as much as the longest.
+            # In an array, each text takes as much memory as the longest.
             if width >= longest and len(sizes) * width <= 2 * sum(sizes) + 64:
                 array = np.array(items, f"U{width or 1}")
                 break
@@ -1082,7 +1082,7 @@ class _Gymnasium:
     def __init__(self, env: Any):
         self._env = env
         self._settings: Dict[str, Any] = {}
-        self._infos: Any = False  # Whether the client wants them, or "own": with exact types.
+        self._infos: Any = False  # Whether the client requests infos, or "own": with exact types.
         takes = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
         self._reset_takes = set(takes)
         has_others = any(each.kind is each.VAR_KEYWORD for each in takes.values())
@@ -1107,7 +1107,7 @@ class _Gymnasium:
             "reward_range": _jsonable(getattr(env, "reward_range", None)),
             "id": getattr(spec, "id", ""),
             "notes": [],
-            "infos": ["own"],  # What the setting may be beside a bool.
+            "infos": ["own"],  # Values in addition to bool.
         }
         self.properties: Dict[str, Any] = {"gymnasium": lambda: json.dumps(description)}
         if mode is not None:
@@ -1215,7 +1215,7 @@ class _Specs:
         self.discount = getattr(environment, "discount_spec", lambda: _DISCOUNT)()
         same = ("name", "shape", "dtype", "minimum", "maximum")
         if all(getattr(self.discount, n, None) == getattr(_DISCOUNT, n) for n in same):
-            self.discount = None  # It is 1, or 0 in TERMINATED; so the states say it.
+            self.discount = None  # 1, or 0 in TERMINATED: it follows from the states.
         actions = _named_specs(self.action, "action")
         observations = _named_specs(self.observation, "observation")
         _check_names([name for name, _ in observations], "observation", _OF_STEPS)
@@ -1235,7 +1235,7 @@ class _Specs:
         return {uid: _Field(uid, name, spec, role) for uid, (name, spec) in numbered}
 
     def values(self, timestep: Any) -> List[Any]:
-        """Return all values of a time step in the order of their UIDs, which begin at 1."""
+        """Return all values of a time step in the order of their UIDs, starting at 1."""
         reward, discount = timestep.reward, timestep.discount
         is_last = bool(timestep.step_type == LAST)
         allowed = (None, 1.0, 0.0) if is_last else (None, 1.0)
@@ -1258,15 +1258,15 @@ class _Specs:
         return found
 
 
-_local = threading.local()  # `owner`: what this thread owns.
+_local = threading.local()  # `owner`: the _Owner of this thread.
 
 
 class _Owner:
-    """A thread to which environments belong: from their constructors on, it makes all calls.
+    """A thread that owns environments: it makes all their calls, including the constructor.
 
-    Drivers of browsers, OpenGL contexts and sqlite3 take calls from one thread alone. An owner that
-    waits for another one, or for a client, does meanwhile what is asked of itself. It never does so
-    within a call of an environment.
+    Browser drivers, OpenGL contexts and sqlite3 accept calls from one thread only. While an owner
+    waits for another owner or a client, it runs the calls queued for it, but never within a call
+    of an environment.
     """
 
     def __init__(
@@ -1274,10 +1274,10 @@ class _Owner:
     ):
         self.ident: Optional[int] = None
         self.worlds = 0
-        self.prepare = prepare  # To be called before something belongs to it.
+        self.prepare = prepare  # Called before this thread owns an environment.
         self._wake, self._is_over = wake, False
         self._changed = threading.Condition()
-        self.calls: Deque[Any] = collections.deque()  # Futures, and what is to be called.
+        self.calls: Deque[Any] = collections.deque()  # Futures with their functions.
 
     def claim(self) -> None:
         """Make this thread the owner."""
@@ -1318,7 +1318,7 @@ class _Owner:
                 result = function(*arguments)
             except BaseException as error:
                 future.set_exception(error)
-                if isinstance(error, KeyboardInterrupt):  # For the main thread, not for who asked.
+                if isinstance(error, KeyboardInterrupt):  # For the main thread, not for the caller.
                     raise
             else:
                 future.set_result(result)
@@ -1332,7 +1332,7 @@ class _Owner:
                 if is_over() or time.monotonic() >= deadline:
                     return is_over()
                 if not self.calls:
-                    # Not all that may end it tells.
+                    # Not every event that satisfies the condition notifies this thread.
                     self._changed.wait(min(0.1, max(0.0, deadline - time.monotonic())))
 
     def finish(self) -> None:
@@ -1344,7 +1344,7 @@ class _Owner:
 
 
 class _World:
-    """An environment that the factory made. Its owner makes it, and does all that is done to it."""
+    """An environment from the factory; its owner creates it and makes all its calls."""
 
     def __init__(
         self, owner: _Owner, factory: Callable[..., Any], settings: Dict[str, Any], creator: Any
@@ -1359,7 +1359,7 @@ class _World:
         owner.worlds += 1
 
     def _make(self, settings: Dict[str, Any]) -> Tuple[Any, _Specs]:
-        """Return an environment and its specs; Refusal if it does not take the settings."""
+        """Return an environment and its specs; Refusal if it does not accept the settings."""
         refusal = "the environment does not take these settings: "
         try:
             arguments = _unflatten(settings)
@@ -1463,7 +1463,7 @@ class _World:
         self.adopt(made)
 
     def interrupt(self, settings: Dict[str, Any], session: "_Session") -> None:
-        """Reset the world; an agent in a sequence learns of it by its next step."""
+        """Reset the world; the next step of an agent in a sequence reports it."""
         if self.agent is session:
             self.end_interruption()
         made = self.made_with(settings)
@@ -1519,7 +1519,7 @@ class _Session:
         self._server, self._peer, self._is_local = server, peer, is_local
         self._state, self._world = _NOT_JOINED, None  # type: int, Any
         self._requested: Dict[bytes, List[Tuple[int, _Field]]] = {}
-        # Steps that were read already: most actions are one of few.
+        # Parsed steps, since most actions are among a few values.
         self._steps: Dict[bytes, Tuple[Dict[int, Any], List[Tuple[int, _Field]]]] = {}
         self._message, self._budget = b"", {}  # type: bytes, _Budget
 
@@ -1556,7 +1556,7 @@ class _Session:
 
     def wait(self, is_over: Callable[[], bool]) -> None:
         """Wait for another stream; _StreamError if the client is gone meanwhile."""
-        # Not all that ends it tells this thread, which serves others meanwhile.
+        # Not every end notifies this thread, which serves other calls in the meantime.
         while not _local.owner.serve_until(lambda: is_over() or self.is_gone, 0.02):
             pass
         if not is_over():
@@ -1614,7 +1614,7 @@ class _Session:
         return self._take_step(actions, fields)
 
     def _take_step(self, actions: Dict[int, Any], fields: List[Tuple[int, _Field]]) -> bytes:
-        # In its own thread without a call more.
+        # The owning thread itself needs no queued call.
         owner = self._world.owner
         if threading.get_ident() != owner.ident:
             return owner.call(self._step_world, actions, fields)  # type: ignore[no-any-return]
@@ -1682,7 +1682,7 @@ class _Session:
 
 
 def _shown(error: BaseException) -> str:
-    """Return the name and the text of an error, whose text may raise one, too."""
+    """Return the name and the text of an error, even if composing the text raises."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as failure:
@@ -1824,7 +1824,7 @@ _TABLE: List[Any] = [
     tuple(each.replace("_", " ").encode().partition(b"=")[::2]) for each in _STATIC.split()
 ]
 _TABLE_BYTES = 4096
-# Huffman's code is canonical: the lengths of the codes of the characters 0 to 256 say all.
+# The Huffman code is canonical, so the code lengths of the characters 0 to 256 define it.
 _LENGTHS = (  # A stands for 1, B for 2.
     r"MW\\\\\\\X^\\^\\\\\\\\^\\\\\\\\\FJJLMFHKJJHKHFFFEEEFFFFFFFGHOFLJMFGGGGGGGGGGGGGGGGGGGG"
     r"GGHGHMSMNFOEFEFEFFFEGGFFFEFGFEEFGGGGGOKNM\TVTTVVVWVWWWWWXWXXVWXWWWWUVWVWWXVUTVVWWUWVVX"
@@ -1943,7 +1943,7 @@ def _checked_headers(headers: List[Tuple[bytes, bytes]], stream: int) -> Dict[by
     return fields
 
 
-# HTTP/2: frames (RFC 9113). What a client does against the rules ends its stream or connection.
+# HTTP/2: frames (RFC 9113). A violation by a client ends its stream or connection.
 
 _DATA, _HEADERS, _PRIORITY, _RST, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW = range(9)
 _CONTINUATION = 9
@@ -1967,7 +1967,7 @@ def _number(number: int) -> bytes:
 
 
 class _Stream:
-    """One call: its session, and the messages that wait for their answers."""
+    """A call: its session and the messages pending an answer."""
 
     def __init__(self, number: int, path: str, window: int, lock: Any):
         self.number, self.path, self.window = number, path, window
@@ -1985,8 +1985,8 @@ class _Stream:
 class _Connection:
     """A socket of a client. `lock` is held while it is read, parsed or written.
 
-    A stream that is alone on its connection reads for itself while it waits, which saves two
-    changes of threads a step. `run` reads for several, and while the environment computes.
+    While the only stream of a connection waits, its own thread reads, which saves two thread
+    switches per step. `run` reads for several streams, and while the environment computes.
     """
 
     def __init__(self, server: "Server", sock: Any, peer: str, is_local: bool):
@@ -1999,7 +1999,7 @@ class _Connection:
         self.last_stream = 0
         self.began = time.monotonic()
         self._outbound, self._buffer = bytearray(), bytearray()
-        self._skip = 0  # Bytes to come that nobody needs.
+        self._skip = 0  # Number of incoming bytes to discard.
         self._preface, self._is_greeted = _PREFACE, False
         self._decoder = _HeaderDecoder()
         self._block, self._block_of, self._block_ends, self._parts = b"", 0, False, 0
@@ -2054,7 +2054,7 @@ class _Connection:
     def _wait(self, stream: _Stream) -> None:
         """Wait, with the lock, until something may have changed for a stream.
 
-        Before that, it does what others have asked of the thread of the stream.
+        Before that, run the calls queued for the thread of the stream.
         """
         if stream.owner.calls:
             self.lock.release()
@@ -2068,7 +2068,7 @@ class _Connection:
             stream.changed.wait()
 
     def wake(self, stream: _Stream) -> None:
-        """Wake the thread of a stream, to which a world belongs."""
+        """Wake the thread of a stream that owns a world."""
         with self.lock:
             stream.changed.notify()
             if self._bell is not None:
@@ -2090,9 +2090,9 @@ class _Connection:
             os.close(end)
 
     def _answer(self, stream: _Stream, session: _Session) -> None:
-        """Answer the messages of a stream, in a thread of its own, until it ends.
+        """Answer the messages of a stream, in a separate thread, until it ends.
 
-        The thread goes on as long as worlds belong to it that this stream has created.
+        The thread continues as long as it owns worlds created by this stream.
         """
         stream.owner.claim()
         status = (INTERNAL, "the server failed")
@@ -2185,7 +2185,7 @@ class _Connection:
         except _WOULD_BLOCK:
             pass
         except OSError:
-            # Nobody reads answers any more: requests that were sent before are not answered.
+            # The client no longer reads, so pending requests are not answered.
             self._outbound.clear()
             if not self.is_over:
                 self._end_all()
@@ -2194,7 +2194,7 @@ class _Connection:
 
     def _receive(self) -> None:
         """Wait for the client, without the lock, and receive from it."""
-        is_full = len(self._outbound) > 4 * MAX_UNSENT  # Who does not read is not read, either.
+        is_full = len(self._outbound) > 4 * MAX_UNSENT  # Backpressure for clients that do not read.
         try:
             if is_full or self.server.tls is None or not self.sock.pending():
                 poll, events = select.poll(), 0 if is_full else select.POLLIN
@@ -2290,20 +2290,20 @@ class _Connection:
         _require(number & 1 and number <= self.last_stream)
 
     def _acknowledge(self, size: int) -> None:
-        """Open the window of the connection again."""
+        """Reopen the window of the connection."""
         self._unacknowledged += size
         if self._unacknowledged * 2 > CONNECTION_WINDOW:
             self._outbound += _frame(_WINDOW, 0, 0, _number(self._unacknowledged))
             self._unacknowledged = 0
 
     def _acknowledge_content(self, stream: _Stream) -> None:
-        """Open the window of a stream again; called when nothing of it waits."""
+        """Reopen the window of a stream without pending messages."""
         if stream.unacknowledged * 2 > STREAM_WINDOW and not stream.has_ended:
             self._outbound += _frame(_WINDOW, 0, stream.number, _number(stream.unacknowledged))
             stream.unacknowledged = 0
 
     def _take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        """Take a frame that is whole."""
+        """Process a complete frame."""
         stream, size = self.streams.get(number), len(payload)
         _require(not number or kind not in (_SETTINGS, _PING, _GOAWAY))
         where = number if kind == _PRIORITY and stream else 0
@@ -2385,7 +2385,7 @@ class _Connection:
                 stream.has_thread = True
                 self._look_for_one_alone()
         elif message is not None:
-            # A check of health takes few bytes, for which no thread waits.
+            # No thread waits for window space, which the few bytes of a health check must have.
             is_known = message[2:] in (b"", _PATH.split("/")[1].encode())
             if is_known or stream.path.endswith("Watch"):
                 answer = struct.pack(">BI", 0, 2) + (b"\x08\x01" if is_known else b"\x08\x03")
@@ -2563,22 +2563,22 @@ class Server:
     Args:
       factory: makes an environment from the settings of a client.
       address: `host:port`, where port 0 takes a free one, or `unix:path`.
-      token: a secret that clients have to send, as `make(..., token=...)` does. Needed where other
-        machines can connect: otherwise there is a ValueError.
+      token: a secret that clients must send, as with `make(..., token=...)`. An address that other
+        machines can reach raises ValueError without a token or `insecure`.
       cert, key: PEM files for TLS; None for plaintext.
       insecure: whether other machines may connect without a token.
-      max_streams: clients beyond this number are refused.
-      idle_world_seconds: when a world ends that nobody uses, and whose client is gone.
-      thread: "main" has all environments in the thread that calls `wait`, and only while it waits.
+      max_streams: maximum number of clients; others are refused.
+      idle_world_seconds: time until an unused world of a disconnected client ends.
+      thread: "main" runs all environments in the thread that calls `wait`, while it waits.
 
-    An environment has one thread for its life, from its constructor to `close`: that of the stream
-    that has created its world, unless `thread` says otherwise.
+    An environment stays in one thread from its constructor to `close`: the thread of the stream
+    that created its world, or the main thread.
 
-    Threads of this process take turns every 0.3 ms from then on, so that a stream does not wait for
-    5 ms while another one computes.
+    The server lowers the interpreter's thread switch interval to 0.3 ms, so that a stream does not
+    wait 5 ms while another one computes.
 
     Attributes:
-      address: where it listens.
+      address: the server's address.
       errors: the last exceptions of the environments, oldest first.
     """
 
@@ -2618,7 +2618,7 @@ class Server:
         self.connections: Set[_Connection] = set()
         self._stopped, self._has_ended = threading.Event(), threading.Event()
         self._logged_at, self._has_closed = 0.0, False
-        # A thread that reads much lets others go on sooner than after 5 ms.
+        # By default, a busy reading thread would hold up the others for 5 ms.
         sys.setswitchinterval(min(sys.getswitchinterval(), 0.0003))
         for target in (self._accept, self._look):
             threading.Thread(target=target, daemon=True).start()
@@ -2653,7 +2653,7 @@ class Server:
         return self.worlds[name]
 
     def hold(self, world: Optional[_World], settings: Dict[str, Any]) -> int:
-        """Count the memory of the settings with which a world is made or reset."""
+        """Charge for the memory of settings that create or reset a world."""
         size = 0
         for name, value in {**(world.settings if world else {}), **settings}.items():
             elements = value.flat if getattr(value, "dtype", int) is np.dtype(object) else ()
@@ -2668,7 +2668,7 @@ class Server:
         return size
 
     def failed(self, error: BaseException, where: str) -> None:
-        """Note an exception; the log gets one a second."""
+        """Record an exception; log at most one per second."""
         self.errors.append(error)
         if time.monotonic() - self._logged_at > 1.0:
             self._logged_at = time.monotonic()
@@ -2741,9 +2741,9 @@ class Server:
             time.sleep(0.01 if seconds < math.inf else 0.1)
 
     def stop(self, grace: float = 5.0) -> bool:
-        """End all streams, after `grace` seconds at most, and close the environments.
+        """End all streams, after at most `grace` seconds, and close the environments.
 
-        Returns whether all are closed, for which it waits 3 s more. A second call does nothing.
+        Returns whether all are closed within another 3 s. A second call does nothing.
         """
         if self._stopped.is_set():
             return self._has_closed
@@ -2769,14 +2769,14 @@ class Server:
             self.worlds.clear()
         for world in worlds:
             self._end_world(world)
-        # Those in use are closed when their streams leave them.
+        # Worlds in use are closed when their streams leave them.
         self._wait_until(lambda: all(world.is_over for world in worlds), 3.0)
         self._has_closed = all(world.is_over for world in worlds)
         if self.address.startswith("unix:") and os.path.exists(self.address[5:]):
             os.unlink(self.address[5:])
 
     def _end_world(self, world: _World) -> None:
-        """Close a world, unless its thread is busy: then that does so later."""
+        """Close a world; if its thread is busy, that thread closes it later."""
         with contextlib.suppress(Refusal):  # The thread has ended.
             closing = world.owner.begin(world.close)
             self._wait_until(lambda: closing.running() or closing.done(), 0.5)
@@ -2882,7 +2882,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     help_text = "main: all environments are made and called in the main thread"
     parser.add_argument("--thread", choices=["main"], help=help_text)
     given = parser.parse_args(arguments)
-    # So that what is served imports this module, and not a second one.
+    # Served modules must import this module, not a second copy.
     sys.modules.setdefault("dm_env_rpc_server", sys.modules[__name__])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
@@ -2914,7 +2914,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    # Often several come: to the group of this process, and from what has launched it.
+    # Several signals are common: one to the process group, another from the launcher.
     signal.signal(signal.SIGTERM, lambda *_: None)
     raise KeyboardInterrupt(number)
 

@@ -98,7 +98,7 @@ def test_an_error_says_what_is_missing_and_in_which_python(python: str, tmp_path
         from_python("hosted:Catch", python=bare / "bin/python")
     with pytest.raises(LaunchError, match="cannot be started"):
         from_python("hosted:Catch", python=tmp_path / "nothing")
-    with pytest.raises(LaunchError, match="is no Python"):
+    with pytest.raises(LaunchError, match="is not a Python interpreter"):
         from_python("hosted:Catch", python="/bin/true")
 
 

@@ -1,3 +1,3 @@
-"""A library in a child process: `ProcessRunner` here, `child` there, and messages in between."""
+"""A library in a child process: `runner.py` has both ends, `pipe.py` the messages."""
 
 # Read `runner.py` first.

@@ -1,4 +1,4 @@
-"""Messages between a process and the child that runs a library for it.
+"""Messages between a process and the child that runs its library.
 
 A message is JSON, followed by the bytes of the arrays that the JSON describes:
 
@@ -9,7 +9,7 @@ lengths are checked first, nothing is unpickled, and only the dtypes of the inte
 allowed. Names from the library are never keys of a JSON object, since such an object could
 look like the description of an array.
 
-Answers are made by field, and checked by annotation. The annotation `Any` stands for an
+Answers are encoded field by field, and validated by their annotations. `Any` stands for an
 observation: an array or a string.
 """
 
@@ -46,7 +46,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 _LENGTHS = struct.Struct("<IQ")
 
 _MORE_BYTES = 1 << 24
-"""Bytes of a message beyond observations and events: names, padding of arrays."""
+"""Maximum overhead of a message, in bytes: names, and padding of arrays."""
 
 _ALIGNMENT = 8
 
@@ -68,7 +68,7 @@ class ChildPipe:
     def __init__(self, reader: int, writer: int, limits: Limits = DEFAULT):
         self.limits = limits
         self._reader, self._writer = reader, writer
-        # So that a timeout also applies in the middle of a message.
+        # A blocking read could exceed the timeout in the middle of a message.
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
 
@@ -77,7 +77,7 @@ class ChildPipe:
 
         Raises:
           ProtocolError: the message exceeds the limits; nothing was sent.
-          TimeoutError, BrokenPipeError: it was not sent, or only in part.
+          TimeoutError, BrokenPipeError: the message was not sent, or only in part.
         """
         arrays: list[np.ndarray[Any, Any]] = []
 
@@ -105,9 +105,9 @@ class ChildPipe:
         """Return the next message; its arrays are writable and share no memory.
 
         Raises:
-          ProtocolError: it is invalid.
-          TimeoutError: it did not arrive in time, or only in part.
-          EOFError: the other side has closed the pipe.
+          ProtocolError: the message is invalid.
+          TimeoutError: the message did not arrive in time, or only in part.
+          EOFError: the other end has closed the pipe.
         """
         deadline = Deadline.after(timeout)
         lengths = bytearray(_LENGTHS.size)
@@ -147,7 +147,7 @@ class ChildPipe:
         os.close(self._writer)
 
     def _check_lengths(self, text_size: int, size: int) -> None:
-        # Both of the JSON, where texts are, and of the arrays.
+        # Both parts may be this large: texts travel in the JSON, arrays in the bytes.
         most = 2 * self.limits.message_bytes + _MORE_BYTES
         if max(text_size, size) > most:
             raise ProtocolError(
@@ -181,7 +181,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None), np.ndarray))
 
 
 def encode(value: Any) -> Any:
-    """Return a result for a message: records as lists of their fields, mappings as pairs."""
+    """Return a result as JSON: records as lists of their fields, mappings as pairs."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, (list, tuple)):
@@ -198,7 +198,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(type_: type[T], message: Any) -> T:
-    """Reverse `encode`; ProtocolError if the message is not of the type."""
+    """Reverse `encode`; ProtocolError if the message does not have the type."""
     try:
         decoded: T = _decoder(type_)(message)  # type: ignore[arg-type]  # types are hashable
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
@@ -233,7 +233,7 @@ def check_frame(frame: Frame, description: Description) -> None:
 
 
 def encode_error(error: Exception) -> Any:
-    """Return an error for a message."""
+    """Return an error as JSON."""
     if isinstance(error, PropertyError):
         return ["PropertyError", [error.operation, error.key, error.code_name]]
     if isinstance(error, LibraryError):
@@ -251,7 +251,7 @@ def decode_error(message: Any) -> DmEnvRpcClientError:
         make, *types = _ERRORS[name]
         decoded = [decode(*each) for each in zip(types, arguments, strict=True)]
         error: DmEnvRpcClientError = make(*decoded)
-        str(error)  # Composed here, where it may fail.
+        str(error)  # Invalid data make this fail, which must not happen to the caller.
     except (ValueError, TypeError, LookupError) as invalid:
         raise ProtocolError(f"the child process sent an invalid answer: {invalid}") from invalid
     return error

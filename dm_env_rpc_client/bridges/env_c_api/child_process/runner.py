@@ -1,12 +1,11 @@
-"""A library in a child process, so that a crash does not end this process.
+"""Both ends of a library in a child process, so that a crash does not end this process.
 
-Both ends are here. The child shares standard output and standard error with the parent, so the
-library prints there.
+The child shares standard output and standard error with the parent, so the library prints there.
 
-The child first reports that it has started. The first message that it receives is the pickle of an
-`Opening`, as an array of bytes: the child trusts its parent. Each further message is a call of a
-method of `LocalRunner`, `[name, *arguments]`. The parent does not trust its child, so answers are
-checked JSON values; see `pipe.py`.
+The child first reports that it has started. The first message to it is a pickled `Opening`, as an
+array of bytes, because the child trusts its parent. Every other message is a call of a method of
+`LocalRunner`, `[name, *arguments]`. The parent does not trust its child, so answers are validated
+JSON values; see `pipe.py`.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
     Args:
       parent: the parent process. When it ends, this one does, even if the library does not
         return from a call.
-      reader: descriptor of the pipe with the calls.
+      reader: descriptor of the pipe for the calls.
       writer: descriptor of the pipe for the answers.
     """
     children.leave_signals_to_parent()
     children.exit_with(parent, ORPHAN_SECONDS)
     pipe = ChildPipe(reader, writer)
-    with contextlib.suppress(BrokenPipeError):  # The parent has ended, as it finds out next.
+    with contextlib.suppress(BrokenPipeError):  # The parent has ended; the next read shows that.
         pipe.send({"result": answers.encode(None)})
     answer_calls(pipe)
 
 
 def encode_opening(opening: Opening) -> Any:
-    """Return the first message, whose answer is the description."""
+    """Return the first message, which is answered with the description."""
     return np.frombuffer(pickle.dumps(opening), np.uint8)
 
 
@@ -84,7 +83,7 @@ def answer_calls(pipe: ChildPipe) -> None:
             except BrokenPipeError:
                 raise
             except Exception as error:
-                # Including an answer above the limits, which was not sent.
+                # Reached also by an answer above the limits, which was not sent.
                 pipe.send({"error": answers.encode_error(error)})
     except (EOFError, BrokenPipeError):
         pass  # The parent has closed the pipe.
@@ -96,12 +95,12 @@ def answer_calls(pipe: ChildPipe) -> None:
 T = TypeVar("T")
 
 START_SECONDS = 60.0
-"""Time limit, in seconds, for the child's interpreter to start, which is no call of the library."""
+"""Time limit, in seconds, for the child's interpreter to start, before any call of the library."""
 
 CLOSE_SECONDS = 5.0
-"""Time limit, in seconds, for the child to release the environment, and as long again to exit."""
+"""Time limit, in seconds, for the child to release the environment, and then again to exit."""
 
-# The child gets the module path of the parent, as the children of multiprocessing do.
+# The child needs the module path of the parent, as children of multiprocessing do.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from dm_env_rpc_client.bridges.env_c_api.child_process.runner import main; "
@@ -117,15 +116,15 @@ class ProcessRunner:
     interrupted, the child is killed and every later call fails with the first cause chained.
 
     Args:
-      opening: which environment.
-      request_timeout: seconds that each call may take; None for no limit.
+      opening: the library and its environment.
+      request_timeout: time limit for each call, in seconds; None for no limit.
 
     Attributes:
       description: the environment's description.
 
     Raises:
       SpecError: an argument is only valid in this process.
-      DmEnvRpcClientError: as the calls.
+      DmEnvRpcClientError: as the methods of `LocalRunner`.
     """
 
     def __init__(self, opening: Opening, request_timeout: float | None):
@@ -257,6 +256,6 @@ def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:
 
 
 def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:
-    """Close the pipes, upon which the child exits; kill it if it does not."""
+    """Close the pipes, which makes the child exit; kill it if it does not."""
     pipe.close()
     children.end(process, CLOSE_SECONDS)
