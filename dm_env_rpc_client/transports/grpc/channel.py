@@ -84,7 +84,7 @@ def open_channel(
       max_message_bytes: the size of the largest message that is received.
 
     Raises:
-      ConnectionLostError: there was no connection within `timeout`; says why.
+      ConnectionLostError: no connection within `timeout`; the text gives the reason.
       DeadlineExceededError: nothing was received within `timeout`.
     """
     if not can_start_threads():

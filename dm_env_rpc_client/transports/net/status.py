@@ -34,7 +34,7 @@ _HTTP2_NAMES = (
     "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED",
 )  # fmt: skip
 
-# Those that do not stand for INTERNAL ("gRPC over HTTP/2", Errors).
+# Codes with a meaning other than INTERNAL ("gRPC over HTTP/2", Errors).
 _HTTP2_CODES = {
     "REFUSED_STREAM": "UNAVAILABLE",
     "CANCEL": "CANCELLED",
@@ -124,7 +124,7 @@ def not_connected(
         return DeadlineExceededError(
             f"{prefix}: no reply; check that this is the address of a dm_env_rpc server"
         )
-    # grpcio's texts may end with what was in memory behind them.
+    # grpcio's texts may end with unrelated bytes of memory.
     details = (details or code).partition("\0")[0].rstrip()
     full = used_up()
     if full:

@@ -151,7 +151,7 @@ class SendingStream:
         self._unframed: collections.deque[memoryview] = collections.deque()
         self._end: Callable[[], bytes] | None = None
         self._has_ended = False
-        # What stands before a message that is a frame of its own: most are of one size.
+        # The headers of a message in a single frame, cached: most messages have one size.
         self._head = b""
         self._head_size = -1
 

@@ -49,21 +49,21 @@ class RelievedError(Exception):
 class Leader:
     """The lead of a listener, which belongs to one thread at a time.
 
-    Before a thread that leads does what may take long it calls `enter`, and afterwards `leave`,
-    which says whether it still leads.
+    The leading thread calls `enter` before work that may take long, and afterwards `leave`, which
+    returns whether it still leads.
 
     Args:
       turn: waits for sockets and serves them; called by the leading thread. It may raise
         RelievedError.
-      again: has the thread that leads look at a connection again.
-      notify: wakes the thread that leads from its wait for sockets.
+      again: makes the leading thread check a connection again.
+      notify: wakes the leading thread from its wait for sockets.
 
     Attributes:
-      name: of the listener, which its threads are named after.
-      owner: the thread that leads; None while nobody does.
-      is_stopped: whether nobody leads any more.
+      name: the listener's name, after which its threads are named.
+      owner: the leading thread; None while no thread leads.
+      is_stopped: whether no thread leads any more.
       inline: the leading thread's activity, if it may take long.
-      is_resting: whether the thread that watches waits to be woken.
+      is_resting: whether the watching thread waits for a wake-up.
     """
 
     def __init__(
