@@ -148,7 +148,7 @@ threads: set[int] = set()
 
 
 class BusyWait:
-    """Whether it is worth while to look, at one place that waits."""
+    """The decision whether to poll before sleeping, for one waiting place."""
 
     __slots__ = ("_credit", "_next_rest", "_rest", "_trials")
 
@@ -156,7 +156,7 @@ class BusyWait:
         self._credit = 0
         self._trials = _TRIALS
         self._next_rest = _SHORTEST_REST
-        # With one processor the other end cannot go on while this one looks.
+        # With one processor the other end cannot continue while this one polls.
         self._rest = 0 if processors() > 1 else sys.maxsize
 
     def spin(
@@ -165,11 +165,11 @@ class BusyWait:
         """Call `look` until it returns something, for up to `SPIN_SECONDS`, or not at all.
 
         Args:
-          look: looks once, without waiting.
-          argument: of `look`.
+          look: polls once, without waiting.
+          argument: the argument of `look`.
 
         Returns:
-          What it returned; None if there was nothing: the caller sleeps then.
+          The result of `look`; None if there was nothing, so that the caller sleeps.
         """
         if self._rest:
             self._rest -= 1
@@ -187,7 +187,7 @@ class BusyWait:
             now = time.perf_counter()
             if now - before > SPIN_SECONDS:
                 found = look(argument)
-                if found:  # It had to wait for this thread.
+                if found:  # The input had to wait until this thread ran again.
                     self._begin_rest()
                 else:
                     self._lose_credit()
@@ -240,7 +240,7 @@ def at_work() -> Iterator[None]:
 
 
 def processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
