@@ -223,7 +223,7 @@ class Reflection(ServerStream):
         # Limited, because answers may be much larger than requests.
         if self._requests > _MAX_REQUESTS:
             raise StreamStatusError(
-                "RESOURCE_EXHAUSTED", f"a stream of reflection has {_MAX_REQUESTS} requests at most"
+                "RESOURCE_EXHAUSTED", f"a reflection stream allows at most {_MAX_REQUESTS} requests"
             )
         try:
             request = self._request_class.FromString(contents)

@@ -214,7 +214,7 @@ def _read(path: _Path, what: str, expected: bytes) -> bytes:
         contents = Path(path).read_bytes()
     # OpenSSL's own errors name neither the file nor the fault.
     if expected not in contents:
-        raise SpecError(f"{path} does not contain {what} in the form PEM")
+        raise SpecError(f"{path} does not contain {what} in PEM format")
     return contents
 
 
