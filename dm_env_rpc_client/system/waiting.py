@@ -76,7 +76,7 @@ def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
     """Wait until `wait` returns True or the timeout has passed; return which.
 
     Args:
-      wait: waits for at most the seconds that it is called with; returns whether it is over.
+      wait: waits for up to the given seconds; returns whether the wait is over.
       timeout: seconds; None for no limit.
     """
     if timeout is None:

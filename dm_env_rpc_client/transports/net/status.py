@@ -56,7 +56,7 @@ _HTTP_CODES = {
 
 
 def http2_error(number: int) -> tuple[str, str]:
-    """Return the name of an error code of HTTP/2, and the gRPC code that it stands for."""
+    """Return the name of an HTTP/2 error code and the corresponding gRPC code."""
     name = _HTTP2_NAMES[number] if number < len(_HTTP2_NAMES) else f"error {number}"
     return name, _HTTP2_CODES.get(name, "INTERNAL")
 

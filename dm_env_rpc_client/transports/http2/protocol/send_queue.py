@@ -57,7 +57,7 @@ class SendQueue:
         return opened
 
     def drop(self, stream: int) -> None:
-        """Forget a stream and the content that it still has to send."""
+        """Forget a stream and its unsent content."""
         dropped = self._streams.pop(stream, None)
         if dropped is not None:
             dropped.drop()

@@ -58,7 +58,7 @@ class Answering:
     Args:
       leader: the lead of the listener.
       close_stream: closes a stream that is over; called by the thread that answers it.
-      again: has the thread that leads look at a connection again.
+      again: makes the leading thread check a connection again.
     """
 
     def __init__(

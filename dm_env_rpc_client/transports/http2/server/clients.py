@@ -55,7 +55,7 @@ _THROWN_AWAY = bytearray(1 << 18)
 
 
 class Clients:
-    """The open connections, by descriptor. Only the thread that leads uses them.
+    """The open connections, by descriptor. Only the leading thread uses them.
 
     Args:
       poll: reports the readiness of their sockets.
@@ -202,12 +202,12 @@ class Clients:
         self._tell(connection)
 
     def go_on_lingering(self, descriptor: int) -> None:
-        """Serve a lingering socket that is ready."""
+        """Continue draining a ready socket."""
         if not self.draining[descriptor].go_on():
             self._close_lingering(descriptor)
 
     def end_lingering(self) -> None:
-        """Close all sockets that linger."""
+        """Close all draining sockets."""
         for descriptor in list(self.draining):
             self._close_lingering(descriptor)
 

@@ -305,7 +305,7 @@ class ServerConnection:
     def reset(self) -> None:
         """Close the socket at once; called with the lock.
 
-        What the kernel still has to send is lost, too; it would keep that while the client lives.
+        The kernel's unsent bytes are lost, too; it would keep them while the client lives.
         """
         if self.is_open:
             with contextlib.suppress(OSError):

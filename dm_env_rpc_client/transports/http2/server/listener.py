@@ -60,7 +60,7 @@ class Streams:
         self._changed = changed
 
     def open(self, connection: ServerConnection, call: ServerCall) -> None:
-        """Open a stream, or end the call with the reason; called by the thread that leads."""
+        """Open a stream, or end the call with the reason; called by the leading thread."""
         try:
             served = self._served(connection, call)
         except StreamStatusError as error:
