@@ -42,16 +42,16 @@ _log = logging.getLogger(__name__)
 class AsyncConnection(BaseConnection):
     """One stream to a server, for the coroutines of one event loop.
 
-    Any number of coroutines may have pending requests; every answer is given to the request
-    that it belongs to, in whatever order they are awaited. If a wait for an answer is
-    cancelled, it is unknown what the server did, so the connection becomes unusable, as
-    after a missed deadline: see `Connection`, whose arguments and errors these are.
+    Any number of coroutines may have pending requests. Every answer is matched with its request,
+    in whatever order they are awaited. Cancelling a wait for an answer makes the connection
+    unusable, like a missed deadline, because the state of the server is then unknown. Arguments
+    and errors are those of `Connection`.
 
     Args:
       channel: a grpc.aio.Channel to the server, which stays open when the connection is
         closed; or an `AsyncStream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      request_timeout: seconds that each answer may take; None for no limit.
+      request_timeout: time limit for each answer, in seconds; None for no limit.
       limits: limits for answers; None for the defaults.
 
     Raises:
@@ -103,7 +103,7 @@ class AsyncConnection(BaseConnection):
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Any:
-        """`send`, with a function that makes the result from the answer.
+        """Send a request, wait for its answer, and return the result made from it.
 
         Args:
           request: as for `send`.
@@ -112,7 +112,7 @@ class AsyncConnection(BaseConnection):
           timeout: as for `send`.
 
         Returns:
-          What `interpret` returns. Raises as `send` does.
+          The result of `interpret`. Raises like `send`.
         """
         return await self.wait(await self.start(request, interpret, timeout))
 
@@ -127,10 +127,10 @@ class AsyncConnection(BaseConnection):
         Args:
           request: as for `send`, or already encoded.
           interpret: makes the result from the answer. Called in the order of the answers.
-          timeout: seconds that the answer may take; None for `request_timeout`.
+          timeout: time limit for the answer, in seconds; None for `request_timeout`.
 
         Returns:
-          What `wait` takes. The answer is read even if `wait` is never called.
+          The pending request, for `wait`. Its answer is read even if `wait` is never called.
 
         Raises:
           As `send`, if the connection is unusable.
@@ -145,14 +145,14 @@ class AsyncConnection(BaseConnection):
         return pending
 
     async def wait(self, pending: Pending) -> Any:
-        """Wait for the answer to a request that was started.
+        """Wait for the answer to a started request.
 
         Args:
           pending: the result of `start`.
 
         Returns:
-          What `send` returns, or what `interpret` made from it. Raises as `send` does. If the
-          wait is cancelled, the connection becomes unusable.
+          The answer, or the result of `interpret`. Raises like `send`. Cancelling the wait makes
+          the connection unusable.
         """
         return await self._pipeline.wait(pending)
 
@@ -164,13 +164,13 @@ class AsyncConnection(BaseConnection):
         return await self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: Callable[[bool, type[BaseException] | None], None]) -> None:
-        """Register a function that is called if nobody calls `close`.
+        """Register a function to call if the connection is never closed.
 
         Args:
-          end: called when the connection was garbage-collected, with False, in any thread; or at
-            the exit of the interpreter, with True. The stream has ended, or will when its event
+          end: called with False, in any thread, when the connection is garbage-collected; or with
+            True at the exit of the interpreter. The stream has ended, or will when its event
             loop runs. The second argument is the type of the error that made the connection
-            unusable before, if any. It must not refer to the connection.
+            unusable before, if any. The function must not refer to the connection.
         """
         self._finalizer.detach()
         run = functools.partial(_end_unclosed, end, weakref.ref(self), self._pipeline)
@@ -179,8 +179,8 @@ class AsyncConnection(BaseConnection):
     async def close(self) -> None:
         """Close the connection; a second call does nothing.
 
-        Pending requests fail with ConnectionClosedError. The server gets up to a
-        second to end the stream. Raises nothing.
+        Pending requests fail with ConnectionClosedError. The server has up to a second to end
+        the stream. Never raises.
         """
         self._finalizer.detach()
         await self._pipeline.close(CLOSE_SECONDS)
@@ -209,7 +209,7 @@ async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> 
 
 
 async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> AsyncConnection:
-    """`connect_async` with the server and how to connect to it as values."""
+    """`connect_async`, given an endpoint and options."""
     stream = await open_stream_async(endpoint, options.timeout, answer_memory)
     connection = AsyncConnection(
         stream, request_timeout=options.request_timeout, limits=options.limits
@@ -231,8 +231,8 @@ async def create_secure_async_channel_and_connect(
 ) -> AsyncConnection:
     """`create_secure_channel_and_connect` for asyncio, with the signature of the reference package.
 
-    Arguments and errors are the same. The connection is closed with `await connection.close()` or
-    `async with`, which the reference's is not.
+    Arguments and errors are the same. Unlike the reference's connection, this one is closed with
+    `await connection.close()` or `async with`.
     """
     if credentials is None:
         credentials = local_credentials(server_address)

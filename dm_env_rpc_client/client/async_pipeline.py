@@ -1,11 +1,11 @@
 """The pipeline for coroutines: requests and answers on one stream of one event loop.
 
-The loop watches the socket even while no request is pending, so an unrequested answer is noticed
+The loop watches the socket even while no request is pending, so it notices an unrequested answer
 immediately. Its callback refers to the pipeline and not to the connection, so an unreferenced
 connection can be freed.
 
-The stream is the one that threads use, driven by the loop. The pipeline for threads is more
-complicated, because waiting threads take turns in reading; a coroutine has no thread of its own.
+Threads use the same kind of stream; here the loop drives it. The pipeline for threads is more
+complicated, because waiting threads take turns reading.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class AsyncPipeline:
         # Calls `_on_ready` without an event of the descriptor, and `_look` once a second.
         self._soon: asyncio.Handle | None = None
         self._looking: asyncio.TimerHandle | None = None
-        # Has the stream that has ended go on, or finds out how the server has ended.
+        # Continues an ended stream elsewhere, or finds out how the server ended.
         self._ending: asyncio.Task[None] | None = None
-        # Done when a stream that is closed has ended.
+        # Done when a closed stream has ended.
         self._over: asyncio.Future[None] | None = None
         self._is_aborted = self._is_closed = False
         forking.register(self, AsyncPipeline.after_fork_in_child)
@@ -80,10 +80,10 @@ class AsyncPipeline:
         return len(self._pipeline)
 
     def begin(self) -> None:
-        """Begin to read; called in the event loop."""
+        """Start reading; called in the event loop."""
         if self._loop is None and not self._is_closed:
             self._loop = asyncio.get_running_loop()
-            # The descriptor does not show what was received with the greeting.
+            # The descriptor does not show bytes that were received with the greeting.
             self._soon = self._loop.call_soon(self._on_ready)
 
     async def start(self, pending: Pending, timeout: float | None) -> None:
@@ -97,7 +97,7 @@ class AsyncPipeline:
         self.begin()
         pipeline = self._pipeline
         if not pipeline.fifo and pipeline.poisoned_by is None and self._stream.has_unread():
-            # The loop has not run since an answer came that nobody asked for.
+            # An unrequested answer arrived, and the loop has not run since.
             self._on_ready()
         pipeline.check_usable()
         timer = None
@@ -121,7 +121,7 @@ class AsyncPipeline:
             raise
 
     async def wait(self, pending: Pending) -> Any:
-        """Return or raise the outcome of a request that was started."""
+        """Return or raise the outcome of a started request."""
         self._check_process()
         if pending.outcome is None:
             answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -135,12 +135,12 @@ class AsyncPipeline:
         return pending.result()
 
     def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
-        """Poison the pipeline if an error has interrupted the wait for a request.
+        """Poison the pipeline if an error interrupted the wait for a request.
 
         Args:
           error: the error.
-          pendings: the requests that were waited for, see `Pipeline.is_interrupted`; None if it is
-            known that an answer is lost.
+          pendings: the awaited requests, see `Pipeline.is_interrupted`; None if an answer is known
+            to be lost.
         """
         self._check_process()
         if self._pipeline.is_interrupted(error, pendings):
@@ -153,7 +153,7 @@ class AsyncPipeline:
             return
         self.begin()
         self._is_closed = True
-        # With pending requests the stream is cancelled: their answers are not used any more.
+        # With pending requests the stream is cancelled: their answers are no longer needed.
         was_usable = self.poisoned_by is None
         is_idle = was_usable and not len(self._pipeline)
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
@@ -188,7 +188,7 @@ class AsyncPipeline:
         return os.getpid() == self._pid and not self._is_closed
 
     def end_at_exit(self) -> None:
-        """End the stream when the event loop will run no more, as at the interpreter's exit."""
+        """End the stream when its event loop no longer runs, as at the interpreter's exit."""
         if self._loop is not None and self._loop.is_running():
             self.forget()  # In a thread that still runs.
             return
@@ -198,10 +198,10 @@ class AsyncPipeline:
             pass  # The loop of a grpc.aio.Channel is closed.
 
     def after_fork_in_child(self) -> None:
-        """The connection is the parent's: everything fails here, and nothing is seen there."""
+        """Fail everything in a forked child; the parent owns the stream and notices nothing."""
         parent, self._pid = self._pid, os.getpid()
         self._is_closed = True
-        # First: the selector is shared with the parent, and has no socket that is closed here.
+        # First: the selector is shared with the parent, and a socket closed here is not in it.
         self._stream.abandon()
         with contextlib.suppress(OSError):
             self._watch(0)
@@ -275,7 +275,7 @@ class AsyncPipeline:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
     def _look(self) -> None:
-        """Make sure that silence is noticed while an answer is awaited."""
+        """Check for a silent server while an answer is awaited."""
         self._looking = None
         if self._is_aborted or not self._pipeline.fifo:
             return
@@ -290,7 +290,7 @@ class AsyncPipeline:
         self._watch(0)
         again = self._stream.opening_again()
         if self._over is not None:
-            # It refers to frames, and these to the stream, which has to be freed without gc.
+            # The traceback refers to the stream, which must be freed without gc.
             error.__traceback__ = None
             _set(self._over)
         elif again is not None or server_ends.watched(self.address, error):
@@ -336,7 +336,7 @@ class AsyncPipeline:
             is_woken = True
 
     def _admit_next(self) -> None:
-        """Wake the first request in line, which wakes the next one when it was pushed."""
+        """Wake the first request in line, which wakes the next after it was pushed."""
         while self._line and self._pipeline.has_room(0):
             # First come, first served: actions keep the order in which they were sent.
             turn = self._line.popleft()
@@ -375,6 +375,6 @@ class AsyncPipeline:
 
 
 def _set(future: asyncio.Future[None]) -> None:
-    # Nobody waits in an event loop that is closed.
+    # In a closed event loop no coroutine waits.
     if not future.done() and not future.get_loop().is_closed():
         future.set_result(None)

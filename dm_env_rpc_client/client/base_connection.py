@@ -1,4 +1,4 @@
-"""The common, readable state of connections for threads and for asyncio."""
+"""The state shared by connections for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def checked_timeout(
 
     Args:
       channel: as for `Connection`.
-      request_timeout: the same.
-      limits: the same.
+      request_timeout: as for `Connection`.
+      limits: as for `Connection`.
 
     Returns:
-      The seconds that each answer may take; None for no limit.
+      The time limit for each answer, in seconds; None for no limit.
 
     Raises:
-      SpecError: one is of another type or out of range.
+      SpecError: an argument has a wrong type or is out of range.
     """
     # Passing the address is the usual mistake, so the error names `connect`.
     if not hasattr(channel, "stream_stream") and not hasattr(channel, "write"):
@@ -66,7 +66,7 @@ class BaseConnection(abc.ABC):
 
     Args:
       pipeline: the pending requests.
-      request_timeout: seconds that each answer may take; None for no limit.
+      request_timeout: time limit for each answer, in seconds; None for no limit.
       limits: limits for answers; None for the defaults.
     """
 
@@ -105,7 +105,7 @@ class BaseConnection(abc.ABC):
 
     @property
     def lifecycle(self) -> Lifecycle:
-        """The state of the connection as of the last answer; for reading."""
+        """The state of the connection as of the last answer; read-only."""
         return self._lifecycle
 
     @property
@@ -120,10 +120,10 @@ class BaseConnection(abc.ABC):
 
     @abc.abstractmethod
     def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
-        """Make the connection unusable if an error has interrupted the wait for a request.
+        """Make the connection unusable if an error interrupted the wait for a request.
 
-        `wait` does so itself. This is for an error that a signal's handler raises between `start`
-        and `wait`, or between `wait` and the caller that the answer is for.
+        `wait` does so itself. Call this for an error that a signal handler raises between `start`
+        and `wait`, or after `wait` before the answer is used.
 
         Args:
           error: the error.
@@ -131,20 +131,20 @@ class BaseConnection(abc.ABC):
         """
 
     def release(self, error: BaseException) -> None:
-        """End a connection whose use an error has interrupted, without waiting for anything.
+        """End a connection after an error interrupted its use, without waiting.
 
         Args:
           error: the error, with which pending and later requests fail.
         """
-        # Poisoned first: nobody may use the stream between this and its end.
+        # Poisoned first: no thread may use the stream while it ends.
         self.interrupted(error)
         self._finalizer.detach()
 
     def _finish(self) -> None:
         """Tell the server that no more requests follow; none may be started after this.
 
-        Closing the connection then costs no round trip after the last answer. asyncio's pipeline
-        says it when it is closed.
+        Closing the connection then costs no round trip after the last answer. The asyncio
+        pipeline does this when it is closed.
         """
         return
 

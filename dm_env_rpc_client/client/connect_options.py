@@ -29,7 +29,7 @@ CONNECT_SECONDS = DefaultSeconds(10.0)
 
 
 class LaunchedKeywords(ReachKeywords, total=False):
-    """The keyword arguments of `connect` with which a server that is launched is asked, too."""
+    """The keyword arguments of `connect` that also apply to probing a launched server."""
 
     limits: Limits | None
 
@@ -46,10 +46,10 @@ class ConnectKeywords(LaunchedKeywords, total=False):
 class ConnectOptions(ReachOptions):
     """Connection options: the arguments of `connect` except the address.
 
-    They are validated when this is made; `endpoint` validates what depends on the address.
+    Validated on creation; `endpoint` validates whatever depends on the address.
 
     Raises:
-      SpecError: an argument is of another type or out of range.
+      SpecError: an argument has a wrong type or is out of range.
     """
 
     timeout: float | None = CONNECT_SECONDS
@@ -86,10 +86,10 @@ class ConnectOptions(ReachOptions):
         return recorder_of(self.record)
 
     def endpoint(self, address: str) -> Endpoint:
-        """Return a server and how to connect to it.
+        """Return the endpoint of a server, with these options.
 
         Args:
-          address: of the server.
+          address: the server's address.
 
         Raises:
           SpecError: as `Endpoint`.
@@ -98,12 +98,12 @@ class ConnectOptions(ReachOptions):
         limits = self.limits
         size = MAX_MESSAGE_BYTES if limits is None else limits.message_bytes
         endpoint = Endpoint(address, max_message_bytes=size, **self.reaching)
-        # Last, so that a wrong argument makes no file.
+        # Last, so that an invalid argument creates no file.
         return endpoint if self.record is None else dataclasses.replace(endpoint, tap=self.recorder)
 
 
 def check_limits(limits: Limits | None) -> None:
-    """Raise SpecError if these are neither Limits nor None, which is for the defaults."""
+    """Raise SpecError unless these are Limits, or None for the defaults."""
     arguments.instance("limits", limits, Limits, "a Limits", none="None for the defaults")
 
 

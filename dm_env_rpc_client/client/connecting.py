@@ -52,34 +52,33 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
 
     Args:
       address: `host:port`, `unix:path` or another gRPC target.
-      credentials: TLS credentials: a `Tls`, which both transports take (`Tls()` trusts the
-        authorities that this machine trusts); an ssl.SSLContext for the transport "http2",
-        whose ALPN protocol is set to h2; or grpcio's for the transport "grpc"; None for
-        plaintext.
+      credentials: TLS credentials: a `Tls` for either transport (`Tls()` trusts the machine's
+        certificate authorities); an ssl.SSLContext for the transport "http2", which sets its
+        ALPN protocol to h2; or grpcio's for the transport "grpc"; None for plaintext.
       insecure: allow plaintext to an address other than loopback.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       token: a secret that the server requires, sent with the call as the metadata
-        `authorization: Bearer <token>`. If it is refused, the first request fails with
-        ConnectionLostError, which says UNAUTHENTICATED.
+        `authorization: Bearer <token>`. If the server refuses it, the first request fails with
+        ConnectionLostError (UNAUTHENTICATED).
       transport: "http2" is this package's own transport over a socket, the fastest; "grpc" is
         grpcio, with all its features; "auto" selects http2 for `host:port` and `unix:path`,
         unless the credentials or a proxy require grpcio.
-      timeout: seconds until there must be a connection, more than 0; None for no limit.
-      request_timeout: seconds that each answer may take, more than 0; None for no limit. Keepalive
-        detects a server machine that is frozen or unreachable within 20 s; over the transport
+      timeout: time limit for connecting, in seconds, more than 0; None for no limit.
+      request_timeout: time limit for each answer, in seconds, more than 0; None for no limit.
+        Keepalive detects a frozen or unreachable server machine within 20 s; over the transport
         "grpc" within 80 s if that happens after the first 20 s of a step.
       limits: limits for answers, so that a small message cannot expand to much memory; None for the
         defaults of `Limits`.
-      record: a file that does not exist yet, to which all requests and answers are recorded, or
-        a `recording.Recorder`; None for none. See the guide of `recording`.
+      record: a new file to record all requests and answers to, or a `recording.Recorder`; None
+        for no recording. See the guide to recording.
 
     Returns:
-      The Connection, which closes its channel with itself.
+      The Connection; closing it closes its channel.
 
     Raises:
-      ConnectionLostError: no connection within `timeout`; says why.
+      ConnectionLostError: no connection within `timeout`; the text gives the reason.
       DeadlineExceededError: nothing was received within `timeout`.
-      SpecError: an argument is of another type or out of range; plaintext to another machine
+      SpecError: an argument has a wrong type or is out of range; plaintext to another machine
         without `insecure`; local credentials for another machine; an unknown transport; invalid
         metadata or an invalid token; a file of `credentials` that cannot be read. Nothing was sent.
       RecordingError: the file of `record` cannot be written, or exists.
@@ -90,7 +89,7 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
 
 
 def open_connection(endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """`connect` with the server and how to connect to it as values."""
+    """`connect`, given an endpoint and options."""
     return connect_with(None, endpoint, options)[0]
 
 
@@ -100,7 +99,7 @@ def connect_with(
     """`open_connection`, with a first request that need not wait for the server's greeting.
 
     Returns:
-      The connection, and what its `wait` takes for the answer to the request, if there is one.
+      The connection, and the pending first request for its `wait`, if there is one.
     """
     # Encoded before the connection is opened: an invalid request opens none.
     message = None if first is None else envelopes.encode_request(first).message
@@ -111,7 +110,7 @@ def connect_with(
 
 
 def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """Return a connection on a stream to an endpoint, which can be opened again."""
+    """Return a connection on a stream to an endpoint, with support for `reopen`."""
     connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
     connection._reopen = functools.partial(open_again, endpoint, options)
     connection._tap = endpoint.tap
@@ -119,7 +118,7 @@ def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -
 
 
 def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
-    """`open_connection`, to the server of a connection that was open before."""
+    """Open another connection to the server of an earlier one."""
     return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
 
 
@@ -135,7 +134,7 @@ def create_secure_channel_and_connect(
       server_address: `host:port`, `unix:path` or another gRPC target.
       credentials: channel credentials; None for gRPC's local ones, which only servers on
         this machine accept.
-      timeout: seconds until there must be a connection; None for no limit.
+      timeout: time limit for connecting, in seconds; None for no limit.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
 
     Raises:

@@ -3,12 +3,12 @@
 There is no reader thread. One of the waiting threads leads: it reads, matches each answer with its
 request, and once it has its own answer it wakes a sleeping thread, which then leads. So a single
 thread that sends and waits reads its own answer, without a hand-over between threads. `result()` of
-a future reads in the same way. A thread of its own (`futures.py`) reads only for futures that are
+a future reads in the same way. A separate thread (`futures.py`) reads only for futures that are
 awaited by other means, while no other thread reads.
 
 Locks are plain `threading.Lock`s in `with` statements: a KeyboardInterrupt cannot leave them
-locked, unlike a Condition or anything built on one. An interrupt anywhere between the writing of a
-request and its outcome poisons the connection.
+locked, unlike a Condition and everything built on it. An interrupt between the writing of a request
+and its outcome poisons the connection.
 """
 
 from __future__ import annotations
@@ -73,20 +73,20 @@ class Connection(BaseConnection):
     """One stream to a server: at most one agent of one world at a time.
 
     Any number of threads may use a connection, with any number of pending requests; every
-    answer is given to the request that it belongs to. Coroutines may await
+    answer is matched with its request. Coroutines may await
     `asyncio.wrap_future(connection.submit(request))`, or use `AsyncConnection`.
 
-    If an answer is late, wrong or missing, or a wait for one is interrupted, the connection
-    becomes unusable: all pending and later requests fail with ConnectionLostError, chained to
-    the first cause. A connection that is garbage collected without `close` is closed then.
+    If an answer is late, wrong or missing, or a wait is interrupted, the connection becomes
+    unusable: all pending and later requests fail with ConnectionLostError, chained to the
+    first cause. Garbage collection closes an unclosed connection.
 
     Args:
       channel: a grpc.Channel to the server, which stays open when the connection is
         closed; or a `Stream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
-      request_timeout: seconds that each answer may take; None for no limit.
-      limits: limits for answers; None for the defaults. The transport's limit for the size of a
-        message is the channel's or stream's.
+      request_timeout: time limit for each answer, in seconds; None for no limit.
+      limits: limits for answers; None for the defaults. The channel or stream sets the
+        transport's limit for the size of a message.
 
     Raises:
       SpecError: an argument is of another type or out of range, or the metadata is invalid.
@@ -138,7 +138,7 @@ class Connection(BaseConnection):
 
         A program may replace this method on a connection, for example to map errors. The functions
         that create, join, reset and leave worlds and the properties call it with the request
-        alone. Steps and resets of environments, and what cleans up, bypass it.
+        alone. Steps and resets of environments, and clean-up, bypass it.
 
         Args:
           request: a request message such as `StepRequest`, or an extension in an `Any`.
@@ -151,9 +151,9 @@ class Connection(BaseConnection):
 
         Raises:
           DmEnvRpcError: the server answered with an error; the connection stays usable.
-          DeadlineExceededError: no answer in time; the connection is unusable now.
-          ConnectionLostError, ConnectionClosedError: it was unusable, or became so.
-          ProtocolError: the answer was not for this request; the connection is unusable now.
+          DeadlineExceededError: no answer in time; the connection becomes unusable.
+          ConnectionLostError, ConnectionClosedError: the connection was or became unusable.
+          ProtocolError: the answer does not match the request; the connection becomes unusable.
           SpecError: this is not a request message; nothing was sent.
         """
         pending = self._pending(request, None, timeout)
@@ -179,7 +179,7 @@ class Connection(BaseConnection):
             before the next answer is processed.
 
         Returns:
-          A future of what `send` returns or raises. It cannot be cancelled.
+          A future with the outcome of `send`. It cannot be cancelled.
 
         Raises:
           ConnectionLostError, ConnectionClosedError: the connection is unusable.
@@ -201,7 +201,7 @@ class Connection(BaseConnection):
     ) -> Pending:
         """Send a request; the caller waits for the answer with `wait`, in the same thread.
 
-        Cheaper than `submit`, since no future is made.
+        Cheaper than `submit`, which creates a future.
 
         Args:
           request: as for `submit`.
@@ -210,7 +210,7 @@ class Connection(BaseConnection):
             `request_timeout`.
 
         Returns:
-          What `wait` takes.
+          The pending request, for `wait`.
 
         Raises:
           As `submit`.
@@ -220,7 +220,7 @@ class Connection(BaseConnection):
         return pending
 
     def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
-        """Take a request that was sent when the stream was opened; otherwise as `start`."""
+        """Register a request that was sent when the stream was opened; otherwise as `start`."""
         pending = self._pending(request, None, timeout)
         self._pipeline.push((pending,))
         return pending
@@ -230,14 +230,14 @@ class Connection(BaseConnection):
         requests: Iterable[envelopes.Outgoing],
         interpret: Callable[[Any], Any] | None = None,
     ) -> list[Pending]:
-        """`start` for many requests, which are written together: cheaper than one by one.
+        """Send many requests in one write, which is cheaper than one `start` for each.
 
         Args:
-          requests: as for `start`, in the order in which the server shall process them.
+          requests: as for `start`, in the order for the server to process them.
           interpret: makes the result from each answer; None for the answers themselves.
 
         Returns:
-          For each request, what `wait` takes.
+          The pending requests, for `wait`.
         """
         pendings = [self._pending(request, interpret) for request in requests]
         if pendings:
@@ -259,13 +259,13 @@ class Connection(BaseConnection):
             self._stream.finish()
 
     def wait(self, pending: Pending) -> Any:
-        """Wait for the answer to a request that was started.
+        """Wait for the answer to a started request.
 
         Args:
           pending: the result of `start`.
 
         Returns:
-          What `send` returns, or what `interpret` made from it. Raises as `send` does.
+          The answer, or the result of `interpret`. Raises like `send`.
         """
         if os.getpid() != self._pid:
             self._after_fork_in_child()
@@ -290,9 +290,9 @@ class Connection(BaseConnection):
     def _call(self, pending: Pending) -> Any:
         """Send a request and wait for its answer: `start` and `wait`, for steps.
 
-        If nothing else is in flight, the transport sends the one and receives the other at once.
-        What is unusual, at any point, is left to `start` and `wait`. An error other than the
-        outcome leaves the connection unusable if the request may have been sent.
+        If nothing else is in flight, the transport sends the request and receives the answer in
+        one call. Unusual cases fall back to `start` and `wait` at any point. An error other than
+        the outcome makes the connection unusable if the request may have been sent.
 
         Args:
           pending: the request.
@@ -364,7 +364,7 @@ class Connection(BaseConnection):
         )
 
     def has_unread(self) -> bool:
-        """Whether an answer, or the end of the connection, has arrived and was not read yet.
+        """Whether an unread answer, or the end of the connection, has arrived.
 
         Returns:
           True if reading would return or raise at once.
@@ -373,10 +373,10 @@ class Connection(BaseConnection):
         return self._stream.has_unread()
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Return the socket that this connection shares with others, and its number there.
+        """Return the socket shared with other connections, and this connection's number on it.
 
-        The socket says which of many connections have something to read, without asking each; see
-        `SharedSocket`. None if the connection has a socket of its own.
+        The socket reports which connections have something to read, so that they need not be
+        polled one by one; see `SharedSocket`. None if the connection has its own socket.
         """
         self._check_process()
         return self._stream.shared_socket()
@@ -399,10 +399,10 @@ class Connection(BaseConnection):
         """Open another connection to the same server in the same way.
 
         Args:
-          timeout: seconds until there must be a connection; None for no limit.
+          timeout: time limit for connecting, in seconds; None for no limit.
 
         Returns:
-          A new Connection, not joined to a world. This one is left as it is.
+          A new Connection, not joined to a world. This one stays unchanged.
 
         Raises:
           As `connect`.
@@ -410,7 +410,7 @@ class Connection(BaseConnection):
         return self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: EndUnclosed) -> None:
-        """Register a function that ends the connection if nobody calls `close`.
+        """Register a function that ends the connection if it is never closed.
 
         Args:
           end: see `EndUnclosed`.
@@ -422,8 +422,8 @@ class Connection(BaseConnection):
     def close(self) -> None:
         """Close the connection; a second call does nothing.
 
-        Pending requests fail with ConnectionClosedError. The server gets up to a
-        second to end the stream. Raises nothing.
+        Pending requests fail with ConnectionClosedError. The server has up to a second to end
+        the stream. Never raises.
         """
         self._finalizer.detach()
         self._check_process()
@@ -436,7 +436,7 @@ class Connection(BaseConnection):
         """End the stream, gracefully if no request is pending."""
         closed = ConnectionClosedError(f"the connection to {self.address} was closed")
         was_usable = self.poisoned_by is None
-        # A signal's handler may close a connection on which its thread is about to send.
+        # A signal handler may close the connection while its thread is about to send.
         is_leading = self._leader == threading.get_ident()
         is_idle = was_usable and not self.in_flight and not is_leading
         try:
@@ -479,8 +479,8 @@ class Connection(BaseConnection):
         Raises:
           ConnectionClosedError, ConnectionLostError: the stream is unusable.
           ProtocolError: the server sent an answer while no request was pending.
-          DeadlineExceededError: the limit was not left before the deadline of a request. It and
-            the ones after it were not sent; the connection stays usable.
+          DeadlineExceededError: pending requests stayed at their limit until the deadline of a
+            request. It and later ones were not sent; the connection stays usable.
         """
         if os.getpid() != self._pid:
             self._after_fork_in_child()
@@ -497,7 +497,7 @@ class Connection(BaseConnection):
                         pipeline.check_usable()
                         message = stream.read(0)
                         if message is not None:
-                            pipeline.answer(message)  # Raises: nobody has asked for it.
+                            pipeline.answer(message)  # Raises: no request is pending.
                     with self._mutex:
                         messages = pipeline.push(unsent)
                     has_unsent = bool(messages) and stream.write(*messages)
@@ -512,7 +512,7 @@ class Connection(BaseConnection):
         except (ProtocolError, ConnectionLostError, ConnectionClosedError) as error:
             # Outside the write lock, because the threads that it wakes may send.
             if self.poisoned_by is not None:
-                # Another thread closed it meanwhile: what was read then is not the cause.
+                # If another thread closed it meanwhile, that is the cause, not the failed read.
                 pipeline.check_usable()
             self._poison(error)
             if isinstance(error, ConnectionLostError):
@@ -536,8 +536,8 @@ class Connection(BaseConnection):
     def _wait_for_future(self, pending: Pending, timeout: float | None) -> None:
         """Return when the outcome is known, or after `timeout` seconds.
 
-        After the deadline of the request the connection is poisoned, as by `wait`. An interrupted
-        wait poisons it only if this thread was reading.
+        A missed deadline poisons the connection, as in `wait`; an interrupted wait does so only
+        if this thread was reading.
         """
         self._check_process()
         deadline = pending.deadline
@@ -568,7 +568,7 @@ class Connection(BaseConnection):
                 remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
                 if not asleep.acquire(timeout=remaining) and remaining < _LOOK_SECONDS:
                     break
-                # An interrupt may have ended a thread between the poisoning and the waking.
+                # An interrupt may have stopped a thread between poisoning and waking.
                 if self.poisoned_by is not None:
                     self._pipeline.fail(pending)
         finally:
@@ -577,7 +577,7 @@ class Connection(BaseConnection):
                 # A thread that polls waits for the same request many times.
                 pending.waiters.remove(wake)
             except ValueError:
-                pass  # It was called.
+                pass  # `wake` was called, which removed it.
             # This thread may have been chosen to lead just as it stopped waiting.
             self._wake_sleeper()
 
@@ -595,8 +595,8 @@ class Connection(BaseConnection):
     def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
         """Read until `pending` is done, sent or late; return False if another thread reads."""
         me = threading.get_ident()
-        # What interprets an answer runs in the thread that reads, and may itself wait: a reward
-        # that an adaptor computes may read a property.
+        # `interpret` runs in the reading thread and may itself wait: a reward computed by an
+        # adaptor may read a property.
         is_nested = self._leader == me
         held: list[bool] = []
         pipeline = self._pipeline
@@ -613,8 +613,8 @@ class Connection(BaseConnection):
                 if pipeline.poisoned_by is not None:
                     pipeline.fail(pending)
                     break
-                # In turns, to look at `poisoned_by`: a thread that was interrupted may have set it
-                # and not have aborted the stream.
+                # In turns, to check `poisoned_by`: an interrupted thread may have set it without
+                # aborting the stream.
                 remaining = _LOOK_SECONDS if deadline is None else _remaining(deadline)
                 message = self._stream.read(remaining, until_sent)
                 if message is None:
@@ -626,7 +626,7 @@ class Connection(BaseConnection):
                     if answered.waiters:
                         answered.wake()
                     pipeline.answered = None
-                    message = None  # It may be large, and the next one may be long in coming.
+                    message = None  # Freed now: it may be large, and the next one far off.
         except DmEnvRpcClientError as error:
             self._poison(error)
         except BaseException as error:
@@ -681,7 +681,7 @@ class Connection(BaseConnection):
             self._after_fork_in_child()
 
     def _after_fork_in_child(self) -> None:
-        """The connection is the parent's: everything fails here, and nothing is seen there."""
+        """Fail everything in a forked child; the parent owns the stream and notices nothing."""
         parent = self._pid
         self._make_locks()
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""Connections to one server that share sockets, for environments that one thread steps together."""
+"""Connections to one server on shared sockets, for environments stepped by one thread."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dm_env_rpc_client.transports.opening import StreamGroup
 
 
 class ConnectionGroup:
-    """Connections to a server, each a stream, on as few sockets as the server allows.
+    """Connections to a server, each one stream, on as few sockets as the server allows.
 
-    Over grpcio each connection has a socket of its own.
+    Over grpcio each connection has its own socket.
 
     Args:
       address: as for `connect`.
-      options: how to connect.
+      options: connection options.
 
     Raises:
       SpecError, RecordingError: as `connect`.
@@ -43,11 +43,11 @@ class ConnectionGroup:
     def open_with(
         self, first: envelopes.Request | None, first_timeout: float | None = None
     ) -> tuple[Connection, Pending | None]:
-        """`open` with a first request, whose answer may take some seconds; see `connect_with`."""
+        """`open` with a first request and a timeout for its answer; see `connect_with`."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_usable:
-            # A server may end it for what was asked before.
+            # The server may have ended it because of an earlier request.
             with contextlib.suppress(ConnectionLostError, ProtocolError):
                 return spare, None if first is None else spare.start(first, None, first_timeout)
         if not self._streams.is_possible:
@@ -59,12 +59,12 @@ class ConnectionGroup:
         return connection, None if first is None else connection._has_sent(first, first_timeout)
 
     def give_back(self, connection: Connection) -> None:
-        """Take a connection that `open_with` has returned, and return it there once more."""
+        """Keep a connection from `open_with` as a spare, for the next call of `open_with`."""
         with self._lock:
             self._spare = connection
 
     def close(self) -> None:
-        """Close a connection that was given back and not asked for since; others stay open."""
+        """Close the spare connection, if there is one; others stay open."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
@@ -72,7 +72,7 @@ class ConnectionGroup:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """A context in which one thread sends on several connections: all is sent at its end."""
+        """Return a context that buffers one thread's requests on all connections until its end."""
         try:
             self.cork()
             yield
@@ -84,5 +84,5 @@ class ConnectionGroup:
         self._streams.cork()
 
     def uncork(self) -> None:
-        """End `together`: all is sent."""
+        """End `together` and send the buffered requests."""
         self._streams.uncork()

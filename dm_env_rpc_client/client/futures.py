@@ -1,4 +1,4 @@
-"""The future of a request, which reads answers itself, and the thread that completes others."""
+"""The future of a request, which reads answers itself, and the thread that completes futures."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _LINGER_SECONDS = 1.0
 """Time, in seconds, that the thread of the futures waits for more of them."""
 
 _LOOK_SECONDS = 1.0
-"""Interval, in seconds, at which it checks its futures, even if nothing is read."""
+"""Interval, in seconds, at which the thread checks its futures, even if nothing is read."""
 
 
 class RequestFuture(concurrent.futures.Future[Any]):
     """The future of a request.
 
-    A request that was written cannot be cancelled, so the future cannot either. A thread that asks
-    for the outcome reads until it is there, and takes it from the request. What does not ask waits
-    until the future is completed, as by an executor: `concurrent.futures.wait`, `as_completed`,
-    callbacks, and with these `asyncio.wrap_future`. The thread of the futures does that.
+    A written request cannot be cancelled, so neither can its future. A thread that calls `result`
+    reads until the request has an outcome. `concurrent.futures.wait`, `as_completed` and callbacks
+    (hence `asyncio.wrap_future`) do not read: they rely on the futures thread to complete the
+    future, as an executor would.
 
-    What the base class has for these is made when the first of them comes: its lock takes longer
-    than the rest of a future.
+    The base class is initialized on the first such use: creating its lock takes longer than the
+    rest of a future.
 
     Args:
-      pending: the request, which was sent.
-      wait: reads until the request has an outcome, or for so many seconds.
-      thread: completes the future if something waits for that.
+      pending: the request, already sent.
+      wait: reads until the request has an outcome, or until a timeout in seconds.
+      thread: completes the future if something waits for its completion.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return super().__hash__()
 
     def __repr__(self) -> str:
-        # That of the base class does not know of an outcome that was only asked for.
+        # The base class learns of an outcome only when the future is completed.
         state = "running" if self.pending.outcome is None else "finished"
         error = self.pending.error
         raised = "" if error is None else f", raised {type(error).__name__}"
@@ -143,18 +143,18 @@ class RequestFuture(concurrent.futures.Future[Any]):
 class FuturesThread:
     """The daemon thread that completes futures without a reader, and calls callbacks.
 
-    It reads while no other thread reads or waits. It is started when it is needed and ends when it
-    has had nothing to do for a second.
+    It reads while no other thread reads or waits. It starts on demand and ends after a second
+    without work.
 
     Args:
-      name: of the thread.
-      read: reads an answer until a time, unless another thread reads or waits, and returns whether
-        it has. If it has not, `wake` is called when it is the turn of this thread. The thread keeps
-        alive what this refers to only while a future needs it.
+      name: the name of the thread.
+      read: reads an answer until a given time, unless another thread reads or waits, and returns
+        whether it did. If not, `wake` is called when it is this thread's turn. The thread keeps the
+        method's object alive only while a future needs it.
 
     Attributes:
-      changing: held while a future's base class is initialised, and while the thread gets a future,
-        starts or ends.
+      changing: held while a future's base class is initialized, and while the thread receives a
+        future, starts or ends.
       wake: wakes the thread to check its work; refers to its queue only.
     """
 
@@ -163,14 +163,14 @@ class FuturesThread:
         self._read = read
         self._thread: threading.Thread | None = None
         self._ident: int | None = None
-        # One thread may come twice: what a signal handler asks of another future.
+        # Reentrant: a signal handler may use another future in the thread that holds it.
         self.changing = make_rlock()
         self._is_over = False
         self._futures: dict[int, RequestFuture] = {}
-        # Those that have an outcome; None only wakes the thread.
+        # Futures with an outcome; None only wakes the thread.
         self._answered: queue.SimpleQueue[RequestFuture | None] = queue.SimpleQueue()
         self.wake: Callable[[], None] = functools.partial(self._answered.put, None)
-        # When it looks at the futures: at a deadline, and at least once a second.
+        # Time of the next check of the futures: a deadline, or at most a second away.
         self._look_at = math.inf
 
     def add(self, future: RequestFuture) -> None:
@@ -180,7 +180,7 @@ class FuturesThread:
             self._futures[id(future)] = future
             self._look_at = min(self._look_at, _next_look(pending))
             pending.waiters.append(functools.partial(self._answered.put, future))
-            # Its waiters may have been called before.
+            # The waiters may have been called before this one was added.
             self._answered.put(None if pending.outcome is None else future)
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
@@ -202,12 +202,12 @@ class FuturesThread:
             _log.exception("the callback %r of a future failed", callback)
 
     def end(self) -> None:
-        """End the thread: no request will be answered any more."""
+        """End the thread, because no more answers will arrive."""
         self._is_over = True
         self.wake()
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread to end, unless it is the one that calls."""
+        """Wait for the thread to end, unless called by the thread itself."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
@@ -246,7 +246,7 @@ class FuturesThread:
                         return
 
     def _reads(self) -> bool:
-        """Read an answer, if a future waits for one and it is the turn of this thread."""
+        """Read an answer, if a future waits for one and it is this thread's turn."""
         read = self._read() if self._futures and self._answered.empty() else None
         try:
             return read is not None and read(self._look_at)
@@ -254,9 +254,9 @@ class FuturesThread:
             return False  # The futures have the error.
 
     def _look(self) -> None:
-        """Time out late requests, and deliver outcomes not delivered yet.
+        """Time out late requests and deliver outstanding outcomes.
 
-        An interrupt may have ended a thread between the outcome and the waking.
+        An interrupt may have stopped a thread between setting an outcome and waking its waiters.
         """
         for future in list(self._futures.values()):
             try:

@@ -1,4 +1,4 @@
-"""Whether a server answers, found out by a request that changes nothing."""
+"""The readiness check of a server: a request without side effects."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def check_answers(address: str, timeout: float, options: ConnectOptions) -> None
     """Send a request to a server and wait for the answer.
 
     The request is LeaveWorld, which has no effect for a connection that is not joined ("Leave
-    World" in the protocol reference). A server that asks for a token answers as well.
+    World" in the protocol reference). Refusing a missing token counts as an answer.
 
     Args:
       address: the address of the server.
-      timeout: seconds until there must be a connection, and then until there must be an answer.
-      options: how to connect.
+      timeout: time limit, in seconds, for connecting and again for the answer.
+      options: connection options.
 
     Raises:
-      As `connect` and `Connection.send`: there is no answer.
+      As `connect` and `Connection.send`, if there is no answer.
     """
     limited = dataclasses.replace(options, timeout=timeout, request_timeout=timeout)
     with open_connection(limited.endpoint(address), limited) as connection:

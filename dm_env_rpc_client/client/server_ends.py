@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dm_env_rpc_client.errors import ConnectionLostError, LaunchError
 
-# Codes with which a stream ends if the server is gone; a server sent any other code.
+# Codes of a stream whose server is gone; any other code was sent by a running server.
 _MAY_HAVE_ENDED = (None, "UNAVAILABLE", "CANCELLED", "UNKNOWN")
 
 
@@ -15,7 +15,7 @@ class WatchedServer(Protocol):
     """A server whose process is known."""
 
     def end(self) -> LaunchError | None:
-        """Wait a moment for the end of the server; return how it ended, None if it runs."""
+        """Wait briefly for the server to end; return how it ended, or None if it still runs."""
 
 
 _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDictionary()
@@ -33,7 +33,7 @@ def unwatch(address: str, server: WatchedServer) -> None:
 
 
 def watched(address: str, cause: BaseException) -> WatchedServer | None:
-    """Return the launched server whose end may be why a connection was lost; None for none.
+    """Return the launched server whose end may explain a lost connection; None for none.
 
     Args:
       address: the address of the connection.

@@ -1,7 +1,7 @@
 """The remains of an unclosed connection: its stream, for its finalizer.
 
 A finalizer must not refer to the pipeline: the pipeline may hold an error, whose traceback holds
-frames with the connection. Its own finalizer would then keep the connection alive.
+frames with the connection, which its own finalizer would then keep alive.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Remains:
             self._stream.abort()
 
     def end_with(self, messages: Sequence[bytes], timeout: float) -> None:
-        """Send the last requests, wait until the server has answered them, and end the stream.
+        """Send the last requests, wait for their answers, and end the stream.
 
-        Only if nothing else uses the stream any more.
+        Nothing else may use the stream any more.
 
         Args:
           messages: encoded requests. Their answers are dropped.
-          timeout: seconds that this may take.
+          timeout: time limit, in seconds.
         """
         if self.is_own:
             try:

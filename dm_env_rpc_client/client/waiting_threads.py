@@ -1,4 +1,4 @@
-"""The threads of one connection that sleep until they have an answer, or until one is to read."""
+"""The sleeping threads of a connection: each wakes for its answer or for its turn to read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Wake: TypeAlias = Callable[[], None]
 class Sleepers(dict[Wake, None]):
     """The wake-up calls of the threads, in the order of their arrival.
 
-    There is no lock, since each use is one operation of the dictionary. A thread adds itself and
-    then tries to read; one that stops reading wakes another. So one of them sees the other.
+    No lock is needed, since each use is a single operation of the dictionary. A thread adds itself
+    and then tries to read; a thread that stops reading wakes another. So no wake-up is lost.
 
     Args:
       of_futures: wakes the thread of the futures, which reads if no other thread waits.
@@ -29,23 +29,23 @@ class Sleepers(dict[Wake, None]):
         return len(self) == 1
 
     def wake_one(self) -> None:
-        """Wake one thread, which reads unless another one does by then."""
+        """Wake one thread, which reads unless another already does."""
         for wake in list(self):
             if wake is not self._of_futures:
                 wake()
                 return
-        # It adds itself again, as long as a future needs it.
+        # The futures thread adds itself again while a future needs it.
         if self.pop(self._of_futures, False) is None:
             self._of_futures()
 
 
 def waking(asleep: threading.Lock) -> Wake:
-    """Return a function that wakes a thread that waits for a lock."""
+    """Return a function that wakes a thread waiting for a lock."""
 
     def wake() -> None:
         try:
             asleep.release()
         except RuntimeError:
-            pass  # It is awake already.
+            pass  # The thread is already awake.
 
     return wake

@@ -1,4 +1,4 @@
-"""Properties of servers of the 1.0 line, where they are a part of the core protocol.
+"""Properties of servers of the 1.0 line, which has them in the core protocol.
 
 "Read/Write/List Property" in the protocol reference: every request takes several keys.
 """
@@ -85,13 +85,13 @@ class LegacyProperties(PropertyAccess):
         return self.list_all([key])
 
     def list_all(self, keys: Iterable[str]) -> Sequence[PropertySpec]:
-        """List the properties directly below several ones, in one request.
+        """List the properties directly below several keys, in one request.
 
         Args:
           keys: the keys of the properties.
 
         Returns:
-          What `list` returns, for all of them together.
+          The joint result of `list` for all keys.
 
         Raises:
           As `list`.

@@ -85,10 +85,10 @@ class PropertySpec:
         """Return the description of a property whose value is a string.
 
         Args:
-          key: as in the attributes, like the others.
-          readable: the same.
-          writable: the same.
-          listable: the same.
+          key: see the attributes.
+          readable: see the attributes.
+          writable: see the attributes.
+          listable: see the attributes.
         """
         text = dm_env_rpc_pb2.TensorSpec(name=key, dtype=dm_env_rpc_pb2.STRING)
         return cls(key, text, readable=readable, writable=writable, listable=listable)
@@ -104,7 +104,7 @@ class PropertySpec:
 def property_errors(operation: str, key: str) -> Iterator[None]:
     """Raise a PropertyError if the server refuses an operation on a property.
 
-    An error that says nothing about the property, such as UNIMPLEMENTED, stays as it is.
+    Errors unrelated to the property, such as UNIMPLEMENTED, are raised unchanged.
 
     Args:
       operation: "read", "write" or "list".
@@ -141,9 +141,9 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def write(self, key: str, value: Any) -> None:
-        """Write a value: anything that `pack_tensor` takes, or a Tensor.
+        """Write a value: a Tensor, or any value that `pack_tensor` accepts.
 
-        The world decides when it takes effect ("Read/Write/List Property" in the protocol
+        The world decides when the value takes effect ("Read/Write/List Property" in the protocol
         reference).
 
         Raises:
@@ -182,8 +182,8 @@ class PropertyAccess(abc.ABC):
         """List and read all properties below a property.
 
         Returns:
-          A snapshot, which prints as a tree and is a table in a notebook. A property that
-          cannot be read has the reason in place of its value.
+          A snapshot, which prints as a tree and displays as a table in a notebook. An unreadable
+          property shows the reason instead of its value.
 
         Raises:
           As `list`.
@@ -229,10 +229,10 @@ class TreeEntry(NamedTuple):
     """One property of a tree.
 
     Attributes:
-      spec: the server's description of it.
+      spec: the server's description of the property.
       depth: the number of listed properties above it.
       value: its value; None if it has none.
-      refusal: why it could not be read, or listed; "" if it could.
+      refusal: the reason why it could not be read or listed; "" if it could.
     """
 
     spec: PropertySpec
@@ -242,7 +242,7 @@ class TreeEntry(NamedTuple):
 
 
 class PropertyTree:
-    """A snapshot; showing it asks the server nothing. Made by `PropertyAccess.tree`.
+    """A snapshot by `PropertyAccess.tree`; displaying it sends no requests.
 
     Args:
       list_below: lists the properties directly below a key.
@@ -287,7 +287,7 @@ class PropertyTree:
 
 
 def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
-    """Yield all properties below one; without recursion, because there may be many levels."""
+    """Yield all properties below a key, without recursion, because there may be many levels."""
     seen = {key}
     levels = [iter(list_below(key))]
     while levels:

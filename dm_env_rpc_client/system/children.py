@@ -18,7 +18,7 @@ in a session of its own; its `Guard`, forked first, takes over if the supervisor
 | the client | the supervisor: its lifeline, standard input, hangs up | it ends the process group |
 | the supervisor | its guard: their pipe hangs up | the same; the client sees the signal |
 | the command | the supervisor | it ends the rest of the group, and exits as the command did |
-| the guard | nobody | the supervisor has no guard from then on |
+| the guard | no process | the supervisor has no guard from then on |
 
 The command writes its process id to the guard's pipe itself, between fork and exec, so the guard
 knows at every moment what to end.
@@ -57,13 +57,13 @@ _DISMISSED = b"."
 
 
 def variables(more: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of this process, and more, for one that it starts.
+    """Return this process's environment variables, and more, for a new process.
 
-    Another thread may set or remove one meanwhile, for which `dict(os.environ)` raises KeyError:
-    pytest does for each test, also while a thread of a fixture starts environments.
+    Another thread may set or remove a variable meanwhile, which makes `dict(os.environ)` raise
+    KeyError: pytest does so for each test, even while a fixture's thread starts environments.
 
     Args:
-      more: variables that are added, or given in place of this process's.
+      more: variables to add or replace.
     """
     names = list(os.environ)
     own = {name: value for name in names if (value := os.environ.get(name)) is not None}
@@ -84,13 +84,13 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 def start_supervised(
     command: Sequence[str], folder: str = "", **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a supervisor of any command, in a session of its own.
+    """Start a supervisor of any command, in its own session.
 
-    When the command ends, or the parent does, the supervisor ends everything in the process
-    group of the command, removes the folder, and ends as the command did: with its exit code or
-    by its signal. If the supervisor is killed, its `Guard` does the same. If the command cannot
-    be started, the supervisor prints why and exits with 127. Of a file that standard output is,
-    it frees all but the end, see `bound_output`.
+    When the command or the parent ends, the supervisor ends the process group of the command,
+    removes the folder, and ends as the command did: with its exit code or by its signal. If the
+    supervisor is killed, its `Guard` does the same. If the command cannot be started, the
+    supervisor prints the reason and exits with 127. If standard output is a file, it frees all
+    but the end, see `bound_output`.
 
     Args:
       command: the program and its arguments. Its standard input is empty.
@@ -107,7 +107,7 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
 
     Args:
       process: the result of `start` or `start_supervised`.
-      seconds: how long the child may take to end by itself, before it is killed.
+      seconds: time limit for the child to end, before it is killed.
     """
     if not let_go(process):
         return
@@ -208,8 +208,8 @@ def exit_with(parent: Parent, grace: float = 0.0, end: Callable[[], object] = la
 
     Args:
       parent: the parent.
-      grace: how many seconds this process may take to end by itself.
-      end: has it end by itself; called in another thread.
+      grace: seconds for this process to end in order before it exits.
+      end: begins an orderly end; called in another thread.
     """
 
     def exit_when_it_ends() -> None:
@@ -225,8 +225,8 @@ def leave_signals_to_parent() -> None:
     """Ignore SIGINT, SIGTERM and SIGHUP in this child.
 
     Terminals, service managers and batch systems send them to whole groups of processes. The
-    parent, which gets them too, ends its children in order. What this child starts or forks has
-    the default handling of SIGTERM and SIGHUP, as without this.
+    parent, which receives them too, ends its children in order. Processes started or forked by
+    this child keep the default handling of SIGTERM and SIGHUP.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     numbers = {signal.SIGTERM, signal.SIGHUP}
@@ -236,7 +236,7 @@ def leave_signals_to_parent() -> None:
             signal.siginterrupt(number, False)
     before = threading.local()
 
-    # Blocked, so that none is lost that comes to a forked process before it has its own handling.
+    # Blocked, so that a forked process loses no signal before it has its own handling.
 
     def block() -> None:
         before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -257,10 +257,10 @@ def _nothing(number: int, frame: object) -> None: ...
 
 
 class Guard:
-    """A process that cleans up if this one is killed, and does nothing if it ends by itself.
+    """A process that cleans up if this one is killed, and does nothing after an orderly end.
 
-    It is forked, so it is made before this process has threads. It has a process group of its own,
-    so that no signal to a group ends both.
+    It is forked, so create it before this process has threads. It has its own process group, so
+    that no signal to a group ends both.
 
     Args:
       clean_up: called in the guard, when this process has ended and `dismiss` was not called,

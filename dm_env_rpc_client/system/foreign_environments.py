@@ -45,18 +45,18 @@ AS_DECLARED = Conversion()
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
-    """Return an environment of Gymnasium or PettingZoo in the form in which it is served.
+    """Convert an environment of Gymnasium or PettingZoo for serving.
 
     Args:
       made: the result of a factory.
-      conversion: how it is converted.
+      conversion: options of the conversion.
 
     Returns:
-      A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; anything else
-      as it is.
+      A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; any other
+      object unchanged.
 
     Raises:
-      SpecError: the environment cannot be served, for instance as there is no spec for a space.
+      SpecError: the environment cannot be served, for instance because a space has no spec.
       TypeError: an environment of Gymnasium has no spaces.
     """
     converter = _converter(made)
@@ -67,11 +67,11 @@ def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
 
 
 def check(made: Any, conversion: Conversion) -> None:
-    """Raise SpecError or TypeError if an environment is a batch, and something is missing.
+    """Raise SpecError or TypeError if an environment is an incomplete batch.
 
     Args:
       made: any environment.
-      conversion: how it is converted.
+      conversion: options of the conversion.
     """
     if _converter(made) is _VECTOR:
         pkgutil.resolve_name(_VECTOR_MODE)(made, conversion.autoreset_mode)
@@ -81,7 +81,7 @@ def is_gymnasium(made: Any) -> bool:
     """Whether this is an environment of Gymnasium or gym, and no vector environment.
 
     Raises:
-      TypeError: it is one that has no spaces.
+      TypeError: the environment has no spaces.
     """
     return _converter(made) is _GYMNASIUM
 
@@ -112,7 +112,7 @@ def _converter(made: Any) -> str | None:
 
 
 def row_count(made: Any) -> int | None:
-    """Return the number of rows that an environment says it has; None if it says nothing."""
+    """Return the number of rows that an environment declares; None if it declares none."""
     for owner, name in ((made, "num_envs"), (getattr(made, "unwrapped", made), "_num_envs")):
         count = getattr(owner, name, None)
         if isinstance(count, int | np.integer):

@@ -25,14 +25,14 @@ def register(owner: _T, give_up: Callable[[_T], object]) -> None:
     Args:
       owner: the object, which belongs to one process.
       give_up: called with it in the only thread of the child. It abandons the parent's resources,
-        without using shared ones. Locks may be locked forever, by threads that do not exist here.
+        without using shared ones. Locks may stay locked by threads that do not exist here.
     """
     _registered[owner] = give_up
 
 
-# Some of these objects may be garbage. A child that frees what grpcio has made waits forever, for
-# threads that do not exist in it; `give_up` keeps that. So from the fork on nothing is collected
-# until all have been told.
+# Some of these objects may be garbage. A child that frees objects of grpcio waits forever for
+# threads that do not exist in it; `give_up` keeps these objects alive. So from the fork on garbage
+# collection is off until every `give_up` has run.
 _collecting = make_lock()
 _forks = 0
 _collects = False
@@ -70,7 +70,7 @@ def _after_fork_in_child() -> None:
         if _collects:
             gc.enable()
     if errors:
-        raise errors[0]  # Python reports it as an exception that nobody can take.
+        raise errors[0]  # Python reports it as an unraisable exception.
 
 
 os.register_at_fork(

@@ -1,9 +1,8 @@
 """Functions whose keyword arguments are the fields of a dataclass.
 
-Such a function is written with `**keywords: Unpack[...]`, whose TypedDict type checkers read, so
-that no signature repeats the dataclass. `inspect.signature`, `help` and notebooks would show two
-stars; therefore the function also gets the signature of the dataclass, with the texts of its
-docstring.
+Such a function declares `**keywords: Unpack[...]`, whose TypedDict type checkers read, so that no
+signature repeats the dataclass. `inspect.signature`, `help` and notebooks would show only `**`;
+therefore the function also gets the dataclass's signature and the texts of its docstring.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
     """Return a decorator that shows the fields of a dataclass as keyword arguments.
 
     The decorator sets `__signature__` and returns the function itself. Arguments that the function
-    spells out stay in its signature, keywords behind those of the dataclass. In the docstring,
-    what it says of its `**` is replaced by what the dataclass says of these fields.
+    declares stay in its signature, with keywords after those of the dataclass. In the docstring,
+    the entry for `**` is replaced by the dataclass's entries for these fields.
 
     Args:
       options: the dataclass.
@@ -67,11 +66,11 @@ def _with_fields(function: Callable[..., Any], options: type, own: Collection[st
 
 
 def check_keywords(function: Callable[..., Any], given: Iterable[str]) -> None:
-    """Raise TypeError, as Python does, if a function has no such keyword, with a hint.
+    """Raise Python's TypeError for an unknown keyword argument, with a hint.
 
     Args:
-      function: one that `takes` has decorated.
-      given: the names of the keyword arguments that it got.
+      function: a function decorated with `takes`.
+      given: the names of the passed keyword arguments.
     """
     known = inspect.signature(function).parameters
     for name in given:

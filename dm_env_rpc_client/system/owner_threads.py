@@ -3,8 +3,8 @@
 Some objects accept calls from one thread only, such as sqlite3 connections, OpenGL contexts and
 browser drivers.
 
-No owner waits for another owner, a client or another process: two owners could wait for each other.
-A thread that owns nothing does all work that has to wait; `require_no_owner` enforces this.
+No owner waits for another owner, a client or another process: two owners could deadlock. A thread
+that owns nothing does all work that has to wait; `require_no_owner` enforces this.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _T = TypeVar("_T")
 
 
 class OwnerGoneError(RuntimeError):
-    """The thread has ended, or belongs to a parent process."""
+    """The owner's thread has ended, or belongs to a parent process."""
 
 
 class ElsewhereError(Exception):
-    """Nothing has been done: a thread that is no owner is to do the same again."""
+    """An owner was called and did nothing; a thread that owns nothing must repeat the call."""
 
 
 class Owner:
-    """A thread that does one call after the other, for the threads that ask.
+    """A thread that makes calls one by one on behalf of other threads.
 
     Args:
-      name: its description, for texts.
+      name: the description of the thread in texts.
 
     Attributes:
       name: as the argument.
       holds: the number of its objects, plus one while it leads. Changed only by the thread, or by
         its creator before the first call.
-      slow: the streams of its worlds whose answers take long; only the thread changes it.
-      may_lead: whether it may do something else until a bell rings.
+      slow: the streams of its worlds with slow answers; changed only by the thread.
+      may_lead: whether the thread may do other work until a bell rings.
     """
 
     may_lead = True
@@ -52,8 +52,8 @@ class Owner:
         self.name = name
         self.holds = 0
         self.slow: set[Any] = set()
-        # Guards that no call is queued behind the end, and what follows. Reentrant: the collector
-        # may end an owner in the middle of a call to it.
+        # Protects the attributes below, and prevents calls from being queued after the end.
+        # Reentrant: the garbage collector may end an owner in the middle of a call to it.
         self._lock = make_rlock()
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._ident: int | None = None
@@ -68,18 +68,18 @@ class Owner:
 
     @property
     def leads(self) -> bool:
-        """Whether it hears calls by a bell at the moment; see `listening`."""
+        """Whether a bell announces its calls at the moment; see `listening`."""
         return self._bell is not None
 
     @property
     def is_quick(self) -> bool:
-        """Whether things belong to it, none of them is slow, and it may lead."""
+        """Whether it owns objects, none of them is slow, and it may lead."""
         return self.holds > 0 and not self.slow and self.may_lead
 
     def is_to_lead(self, leading: Owner) -> bool:
-        """Whether it had better lead than the owner that does, to which nothing else belongs.
+        """Whether this owner should lead instead of the present leader, which owns nothing else.
 
-        Most requests then take no change of threads.
+        Most requests then need no change of threads.
         """
         return self is not leading and leading.holds == 1 and self.is_quick
 
@@ -93,10 +93,10 @@ class Owner:
           *arguments: its arguments.
 
         Returns:
-          What it returns.
+          The function's result.
 
         Raises:
-          OwnerGoneError: the thread has ended, or it is that of a parent process.
+          OwnerGoneError: the thread has ended, or belongs to a parent process.
           BaseException: the function's error.
         """
         if threading.get_ident() == self._ident:
@@ -122,7 +122,7 @@ class Owner:
         """Queue a call in the thread, behind the waiting calls, even from the thread itself.
 
         Args:
-          function: takes care of its exceptions itself.
+          function: the function, which handles its own exceptions.
           *arguments: its arguments.
 
         Raises:
@@ -136,11 +136,11 @@ class Owner:
         self.holds += 1
 
     def release(self) -> None:
-        """Count one less. Called in its thread."""
+        """Remove an object from the count; called in the owner's thread."""
         self.holds -= 1
 
     def end(self) -> None:
-        """End the thread after the calls that wait; return at once."""
+        """End the thread after the queued calls, without waiting."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
@@ -153,9 +153,9 @@ class Owner:
 
     @contextlib.contextmanager
     def listening(self, bell: Callable[[], None]) -> Iterator[None]:
-        """A context in which the thread does something else until a bell rings.
+        """Return a context in which the thread does other work until a bell rings.
 
-        Then it is to call `run_waiting`, and once at the beginning.
+        It must call `run_waiting` at the beginning and whenever the bell rings.
 
         Args:
           bell: called, in any thread, after a call was queued.
@@ -182,7 +182,7 @@ class Owner:
             except queue.Empty:
                 return
             if call is None:
-                self._calls.put(None)  # To end when the thread does nothing else any more.
+                self._calls.put(None)  # Ends the thread after its other work.
                 return
             run(call.run)
 
@@ -205,11 +205,11 @@ class Owner:
             bell()
 
     def _start(self) -> None:
-        """Make sure that the thread runs; called with the lock held, until it does."""
+        """Start the thread if necessary; called with the lock held, until it runs."""
 
     @contextlib.contextmanager
     def _being_current(self) -> Iterator[None]:
-        """A context in which this is the owner whose thread this is; see `current`."""
+        """Return a context in which `current` returns this owner."""
         former, _local.owner = _local.owner, self
         try:
             yield
@@ -218,10 +218,10 @@ class Owner:
 
 
 class OwnerThread(Owner):
-    """An owner that is a daemon thread of its own, which starts with the first call.
+    """An owner with its own daemon thread, which starts with the first call.
 
-    It ends when nothing belongs to it any more and no call waits: that may be one that makes
-    something else.
+    It ends when it owns nothing any more and no call is queued, since a queued call may create
+    another object.
     """
 
     def __init__(self, name: str):
@@ -258,9 +258,9 @@ class OwnerThread(Owner):
 
 
 class MainOwner(Owner):
-    """An owner that is a thread which exists already, such as the main one, while that waits.
+    """An owner that uses an existing thread, such as the main one, while that thread waits.
 
-    It is the first thread that waits, and no other as long as anything belongs to it.
+    The owner is the first waiting thread, and stays so while it owns anything.
     """
 
     may_lead = False
@@ -269,7 +269,7 @@ class MainOwner(Owner):
         """Make this thread the owner.
 
         Raises:
-          RuntimeError: something belongs to another thread.
+          RuntimeError: another thread owns something.
         """
         with self._lock:
             me = threading.get_ident()
@@ -281,7 +281,7 @@ class MainOwner(Owner):
 
     @contextlib.contextmanager
     def lent_here(self) -> Iterator[None]:
-        """A context in which this thread is the owner, whichever is it afterwards."""
+        """Return a context in which this thread is the owner; afterwards the former one is."""
         former, self._ident = self._ident, threading.get_ident()
         try:
             yield
@@ -291,8 +291,7 @@ class MainOwner(Owner):
     def work_until(self, is_over: Callable[[], bool], timeout: float | None = None) -> bool:
         """Make this thread the owner and run its queued calls.
 
-        A signal that comes during a call is taken note of, and handled after it; a second one
-        at once.
+        A signal during a call is handled after the call; a second one is handled at once.
 
         Args:
           is_over: whether there is no need to go on; looked at when `wake` was called.
@@ -332,10 +331,10 @@ class MainOwner(Owner):
             self.put(_nothing)
 
     def aside(self, function: Callable[[], _T]) -> _T:
-        """Call a function that needs this owner, and is no part of it.
+        """Call a function that needs this owner but must not run in its thread.
 
-        If this thread is the owner, or there is none yet, another thread calls the function, and
-        this one does meanwhile what it asks.
+        If this thread is the owner, or there is none yet, another thread calls the function while
+        this one makes the owner's calls.
         """
         if self._ident is not None and not self.is_here:
             return function()
@@ -355,7 +354,7 @@ class Call:
     Args:
       function: the function.
       arguments: its arguments.
-      has_begun: set when the thread reaches the call; None if nobody waits for that.
+      has_begun: set when the thread reaches the call; None if no thread waits for that.
     """
 
     __slots__ = (
@@ -396,7 +395,7 @@ class Call:
         return not self._is_done.locked()
 
     def wait_begun(self, seconds: float) -> bool:
-        """Wait until the thread has come to a call of `Owner.begin`; return whether it has."""
+        """Wait until the thread has begun a call of `Owner.begin`; return whether it has."""
         assert self._has_begun is not None, "made by `begin`"
         return self._has_begun.wait(seconds)
 
@@ -431,7 +430,7 @@ def current() -> Owner | None:
 
 
 def require_no_owner() -> None:
-    """Raise ElsewhereError if this is the thread of an owner, before that would have to wait."""
+    """Raise ElsewhereError in an owner's thread, before a wait that would block it."""
     if _local.owner is not None:
         raise ElsewhereError
 

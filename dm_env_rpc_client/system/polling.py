@@ -3,27 +3,26 @@
 The reader checks the queue first and selects only if it is empty: a readable descriptor says
 only that the queue may hold an item.
 
-To put a thread to sleep and to wake it takes longer than a cheap step, at either end. While both
-ends look, a round trip has no sleep in it. Of the time without that, in turns, a step took 0.31 to
-0.35 with one environment, 0.69 to 0.92 with 16 on one server if the observation is a scalar, and
+Putting a thread to sleep and waking it takes longer than a cheap step, at either end. While both
+ends poll, a round trip has no sleep in it. Of the time without polling, in turns, a step took 0.31
+to 0.35 with one environment, 0.69 to 0.92 with 16 on one server if the observation is a scalar, and
 0.66 to 0.93 if it is uint8 84x84x4; the client's processor was busy for no longer. If an agent
 thinks for 0.1 or 0.3 ms between two steps, the wait for the step took 0.33 to 0.47, and meanwhile
 the server keeps a processor busy that would be idle.
 
-Looking is of use only if the input comes soon, and if nothing else needs the processor or the
-interpreter. So each place that waits learns: after waits that were too long for it, or in which
-input had to wait because another program was given the processor, it sleeps at once, and looks
-again seldom. And a thread does not look while others of its process work for sockets of this
-package, or wait for them: it would take the interpreter from them. With a server in the same
-process, with four threads that step environments of their own, and beside a thread that computes, a
-step took 0.99 to 1.05 of the time without all this. On two processors it took 0.96 to 1.05 beside
-one other program that computes, and 0.88 to 1.25 beside two, where two equal states differed by as
-much.
+Polling helps only if the input comes soon, and if nothing else needs the processor or the GIL. So
+each waiting place learns: after waits that were too long for polling, or in which input had to wait
+because another program was given the processor, it sleeps at once and seldom polls again. And a
+thread does not poll while others of its process work for sockets of this package, or wait for them:
+it would take the GIL from them. With a server in the same process, with four threads that step
+their own environments, and beside a thread that computes, a step took 0.99 to 1.05 of the time
+without polling. On two processors it took 0.96 to 1.05 beside one other program that computes, and
+0.88 to 1.25 beside two, where two equal states differed by as much.
 
-The processor is offered to others after each look. Otherwise, beside one program that computes, a
-step of one environment took 1.2 of the time, because both ends were on different processors. But
-a process that gets it keeps it for up to 3 ms, so rests become shorter only after many waits
-without that.
+The processor is offered to other processes after each poll. Otherwise, beside one program that
+computes, a step of one environment took 1.2 of the time, because both ends were on different
+processors. But a process that gets it keeps it for up to 3 ms, so rests become shorter only after
+many waits without that.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ threads: set[int] = set()
 
 
 class BusyWait:
-    """Whether it is worth while to look, at one place that waits."""
+    """The decision whether to poll before sleeping, for one waiting place."""
 
     __slots__ = ("_credit", "_next_rest", "_rest", "_trials")
 
@@ -156,7 +155,7 @@ class BusyWait:
         self._credit = 0
         self._trials = _TRIALS
         self._next_rest = _SHORTEST_REST
-        # With one processor the other end cannot go on while this one looks.
+        # With one processor the other end cannot continue while this one polls.
         self._rest = 0 if processors() > 1 else sys.maxsize
 
     def spin(
@@ -165,11 +164,11 @@ class BusyWait:
         """Call `look` until it returns something, for up to `SPIN_SECONDS`, or not at all.
 
         Args:
-          look: looks once, without waiting.
-          argument: of `look`.
+          look: polls once, without waiting.
+          argument: the argument of `look`.
 
         Returns:
-          What it returned; None if there was nothing: the caller sleeps then.
+          The result of `look`; None if there was nothing, so that the caller sleeps.
         """
         if self._rest:
             self._rest -= 1
@@ -187,7 +186,7 @@ class BusyWait:
             now = time.perf_counter()
             if now - before > SPIN_SECONDS:
                 found = look(argument)
-                if found:  # It had to wait for this thread.
+                if found:  # The input had to wait until this thread ran again.
                     self._begin_rest()
                 else:
                     self._lose_credit()
@@ -240,7 +239,7 @@ def at_work() -> Iterator[None]:
 
 
 def processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -162,7 +162,7 @@ def find_source(reference: str, insecure: bool) -> Source:
     if not callable(factory):
         raise SpecError(
             f"{reference} is not callable; it is an instance of {type(factory).__name__}: name "
-            "what returns an environment when it is called, such as its class"
+            "a callable that returns an environment, such as its class"
         )
     return Source(reference.partition(":")[2], factory)
 

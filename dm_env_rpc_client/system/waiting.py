@@ -37,8 +37,8 @@ from dm_env_rpc_client.system.locks import make_lock
 class Deadline:
     """A time of the monotonic clock; `min` of several is the earliest.
 
-    A timeout limits one wait. An operation that waits several times makes a deadline of its
-    timeout once, and each wait takes what remains.
+    A timeout limits one wait. An operation with several waits turns its timeout into a deadline
+    once, and each wait uses the remaining time.
 
     Attributes:
       time: seconds of `time.monotonic()`; infinite for a deadline that never passes.
@@ -55,8 +55,8 @@ class Deadline:
     def remaining(self) -> float | None:
         """Seconds until it passes, 0.0 if it has; None if it never does.
 
-        This is what `wait`, `join` and `select` take as a timeout. For a socket 0.0 means
-        non-blocking, so look at it before `settimeout`.
+        Suitable as the timeout of `wait`, `join` and `select`. For a socket 0.0 means
+        non-blocking, so check it before `settimeout`.
         """
         if self.time == math.inf:
             return None
@@ -76,7 +76,7 @@ def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
     """Wait until `wait` returns True or the timeout has passed; return which.
 
     Args:
-      wait: waits for at most the seconds that it is called with; returns whether it is over.
+      wait: waits for up to the given seconds; returns whether the wait is over.
       timeout: seconds; None for no limit.
     """
     if timeout is None:
@@ -91,18 +91,17 @@ def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
 
 
 class InterruptibleCondition:
-    """A condition variable without a lock, for threads that get signals.
+    """A condition variable without a lock, for threads that receive signals.
 
-    What is waited for is changed first, and `notify_all` is called afterwards, in any thread and
-    in the handler of a signal.
+    Change the awaited state first, then call `notify_all`, in any thread or signal handler.
     """
 
     def __init__(self) -> None:
-        # Locked locks of threads that sleep, or that a signal has woken.
+        # Locked locks of threads that sleep or were woken by a signal.
         self._sleepers: list[threading.Lock] = []
 
     def notify_all(self) -> None:
-        """Wake all waiting threads to look again."""
+        """Wake all waiting threads to check the condition again."""
         with contextlib.suppress(IndexError):
             while True:
                 self._sleepers.pop().release()
@@ -115,7 +114,7 @@ class InterruptibleCondition:
           timeout: seconds; None for no limit.
 
         Returns:
-          What `is_met` returned last.
+          The last result of `is_met`.
         """
         if is_met():
             return True
@@ -125,7 +124,7 @@ class InterruptibleCondition:
         sleeper = make_lock()
         sleeper.acquire()
         self._sleepers.append(sleeper)
-        # After that: who changes it does both in the other order.
+        # Checked after adding the lock; the notifier changes the state first and then notifies.
         if not is_met():
             # One call of C, which a signal ends before it or behind it.
             sleeper.acquire(timeout=seconds)
@@ -146,7 +145,7 @@ class InterruptibleEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Set it, and wake all that wait; a second call does nothing."""
+        """Set the event and wake all waiting threads; a second call does nothing."""
         self._is_set = True
         self._changed.notify_all()
 
@@ -160,11 +159,10 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * hasattr(signal, "
 
 @contextlib.contextmanager
 def later_signals() -> Iterator[None]:
-    """A context after which signals are handled that come in it; a second one is at once.
+    """Return a context that defers a signal to its end; a second signal is handled at once.
 
-    Their handlers raise in the main thread. In the middle of an answer that would leave a
-    connection as nobody expects it, or the error of the signal would be taken for one of the
-    environment.
+    Signal handlers raise in the main thread. In the middle of an answer that would leave a
+    connection in an undefined state, or the error would be mistaken for the environment's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -187,7 +185,7 @@ def later_signals() -> Iterator[None]:
         yield
     finally:
         for number in replaced:
-            # The environment, or what handles a second one, may have set others.
+            # The environment, or the handler of a second signal, may have set other handlers.
             if signal.getsignal(number) is handle:
                 signal.signal(number, handlers[number])
     for number in come:
@@ -200,14 +198,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MOST_THREADS = 64
-"""The number of items that are worked on at the same time."""
+"""The maximum number of items processed at the same time."""
 
 
 def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
     """Run a function for each item, several at a time, and wait for all.
 
-    After an error, or an interrupt of the wait, no further item is begun. What `action` raises is
-    raised here, the error of the first item if there are several.
+    After an error, or an interrupt of the wait, no further item is started. Raises the error of
+    `action`; that of the first item if there are several.
 
     Args:
       items: the items.
@@ -248,7 +246,7 @@ def can_start_threads() -> bool:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-    """Call a function in a thread of its own and wait for it, as `asyncio.to_thread` does."""
+    """Call a function in a new thread and wait for it, like `asyncio.to_thread`."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
     call = functools.partial(contextvars.copy_context().run, function, *arguments, **named)
@@ -280,7 +278,7 @@ class _Work(Generic[Item]):
         self._action = action
 
     def run(self) -> None:
-        """Run the function for one item after the other."""
+        """Run the function for each remaining item."""
         while True:
             try:
                 index, item = self.left.popleft()

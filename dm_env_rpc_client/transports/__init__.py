@@ -1,6 +1,6 @@
-"""Bytes between processes: whole messages, in order, over HTTP/2 or grpcio.
+"""Transports: ordered streams of whole messages between processes, over HTTP/2 or grpcio.
 
-A transport does not interpret messages. `http2/` is this package's own transport, with a socket
+A transport does not interpret messages. `http2/` is this package's own transport, whose socket is
 read by the waiting thread; `grpc/` is grpcio. `docs/explanations/performance.md` compares their
 speed.
 """
@@ -8,11 +8,11 @@ speed.
 # This is the only room that imports grpc or socket (with the exceptions that
 # `tests/test_layering.py` lists).
 #
-# Read `streams.py` first, the interface of both transports on a client, then `server_streams.py`,
-# that on a server. `endpoint.py` says which server to connect to and how; `net/` is what both
-# transports and both ends share. `opening.py` selects the transport of a client, `listeners.py`
-# that of a server. `services.py` is what every server has beside the environment. Imports go
-# downwards alone: choice, transport, interface, net (`tests/test_layering.py`).
+# Read `streams.py` first, the client's interface of both transports, then `server_streams.py`, the
+# server's. `endpoint.py` holds the server's address and the connection options; `net/` is shared by
+# both transports and both ends. `opening.py` selects the transport of a client, `listeners.py`
+# that of a server. `services.py` holds the services besides the environment. Imports only go
+# downwards: choice, transport, interface, net (`tests/test_layering.py`).
 
 import os
 

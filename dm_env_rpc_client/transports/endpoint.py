@@ -33,7 +33,7 @@ class Tap(Protocol):
         """`recorded` for an event loop."""
 
     def settle(self) -> None:
-        """Return when all that was recorded is in the file. Never raises."""
+        """Return when the file contains all recorded messages. Never raises."""
 
 
 class ReachKeywords(TypedDict, total=False):
@@ -53,13 +53,13 @@ class ReachOptions:
     Attributes:
       credentials: TLS credentials; None for plaintext.
       insecure: whether plaintext to another machine is allowed.
-      metadata: sent with the call; kept as a copy, which a list that changes later does not change.
+      metadata: sent with the call; copied, so that later changes of a list have no effect.
       token: sent with the call, as `authorization: Bearer <token>`.
-      transport: which transport carries the stream.
+      transport: the transport of the stream.
 
     Raises:
-      SpecError: one is of another type, or invalid; a file of `credentials` cannot be read; both
-        `token` and `metadata` have an authorization.
+      SpecError: an option is invalid or has a wrong type; a file of `credentials` cannot be read;
+        both `token` and `metadata` contain an authorization.
     """
 
     # Credentials, metadata and the token may be secret, so no repr shows them.
@@ -74,10 +74,10 @@ class ReachOptions:
         check_credentials(self.credentials)
         arguments.flag("insecure", self.insecure)
         object.__setattr__(self, "metadata", check_metadata(self.metadata))
-        self.sent_metadata()  # Which checks the token.
+        self.sent_metadata()  # Called to check the token.
 
     def sent_metadata(self) -> Metadata | None:
-        """Return the metadata of a call, which carries the token."""
+        """Return the metadata of a call, including the token."""
         if self.token is None:
             return self.metadata
         added = bearer(self.token)
@@ -95,12 +95,12 @@ class ReachOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Endpoint(ReachOptions):
-    """A server and how to connect to it; validated when it is made.
+    """A server's address and connection options, validated on creation.
 
     Attributes:
       address: `host:port`, `unix:path` or another gRPC target.
-      metadata: as for `ReachOptions`, and the token, which becomes a part of it.
-      max_message_bytes: the size of the largest message that is received.
+      metadata: as for `ReachOptions`, with the token added.
+      max_message_bytes: the maximum size of a received message.
       tap: records the messages of the streams; None for none.
 
     Raises:
@@ -126,7 +126,7 @@ class Endpoint(ReachOptions):
         object.__setattr__(self, "token", None)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
-        """Return a copy with further metadata. Existing keys are kept."""
+        """Return a copy with further metadata, except for keys that already exist."""
         own = self.metadata or ()
         keys = {key for key, _ in own}
         new = [pair for pair in added if pair[0] not in keys]
@@ -134,20 +134,20 @@ class Endpoint(ReachOptions):
 
     @property
     def stays_on_loopback(self) -> bool:
-        """Whether the connection is plaintext that must not leave this machine."""
+        """Whether the connection is plaintext and must not leave this machine."""
         is_plain = self.credentials is None or is_local_credentials(self.credentials)
         return is_plain and not self.insecure
 
 
 def check_transport(transport: str) -> None:
-    """Raise SpecError if there is no such transport."""
+    """Raise SpecError if the transport is unknown."""
     arguments.one_of("transport", transport, get_args(Transport))
 
 
 def is_for_http2(address: str, credentials: Credentials | None) -> bool:
     """Whether "auto" selects the transport "http2" for an address.
 
-    Other kinds of gRPC targets, credentials that only grpcio can read, and proxies are for
+    Other kinds of gRPC targets, credentials that only grpcio can read, and proxies require
     grpcio.
     """
     is_plain = credentials is None or is_local_credentials(credentials)
@@ -161,6 +161,6 @@ def is_for_http2(address: str, credentials: Credentials | None) -> bool:
 
 
 def _needs_proxy(host: str) -> bool:
-    """Whether a variable such as `https_proxy` or `grpc_proxy` says so, as it does to grpcio."""
+    """Whether a variable such as `https_proxy` or `grpc_proxy` applies to a host, as in grpcio."""
     proxies = urllib.request.getproxies().keys() & {"grpc", "https", "http"}
     return bool(proxies) and not urllib.request.proxy_bypass(host)

@@ -1,4 +1,4 @@
-"""Health checks of any gRPC server, as load balancers and orchestrators make them."""
+"""Health checks of any gRPC server, like those of load balancers and orchestrators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Answered(NamedTuple):
     Attributes:
       status: the name of a ServingStatus, such as "SERVING"; "UNIMPLEMENTED" if the server has no
         health service.
-      seconds: how long the answer took, once there was a connection.
+      seconds: time from the request to the answer, without connecting.
     """
 
     status: str
@@ -41,18 +41,19 @@ def check_health(endpoint: Endpoint, service: str, timeout: float) -> Answered:
     Args:
       endpoint: the server and how to connect to it.
       service: the name of the service, such as "dm_env_rpc.v1.Environment"; "" for the server.
-        It has at most 127 bytes.
-      timeout: seconds for connecting and the answer. A server that does not listen yet is waited
-        for.
+        At most 127 bytes long.
+      timeout: time limit, in seconds, for connecting and the answer together. Connecting is
+        retried while the server does not listen yet.
 
     Returns:
-      What the server answered.
+      The server's health.
 
     Raises:
-      ConnectionLostError: there was no connection within `timeout`, or it ended; says why.
-      DeadlineExceededError: there was no answer within `timeout`.
-      ProtocolError: the answer is not one of the health service.
-      SpecError: grpcio does not take the credentials.
+      ConnectionLostError: no connection within `timeout`, or it was lost; the text gives the
+        reason.
+      DeadlineExceededError: no answer within `timeout`.
+      ProtocolError: the answer is not that of a health service.
+      SpecError: grpcio does not accept the credentials.
     """
     deadline = time.monotonic() + timeout
     channel = open_channel(
@@ -91,7 +92,7 @@ def _status_in(error: Any, address: str) -> str:
 
 
 def _status_of(answer: bytes, address: str) -> str:
-    # HealthCheckResponse: field 1 is the status. The default, 0, is not sent.
+    # HealthCheckResponse: field 1 is the status. proto3 does not send the default, 0.
     number = 0 if not answer else answer[1] if len(answer) == 2 and answer[0] == 0x08 else -1
     if not 0 <= number < len(STATUSES):
         raise ProtocolError(

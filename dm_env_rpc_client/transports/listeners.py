@@ -23,13 +23,13 @@ def open_listener(
 
     Args:
       options: the streams to serve, and their limits.
-      address: `host:port` or `unix:path`, or for grpcio any address that it listens on.
+      address: `host:port` or `unix:path`, or any listening address that grpcio supports.
       credentials: TLS credentials; None for plaintext.
-      transport: "http2", "grpc", or "auto" for http2 where that is possible.
+      transport: "http2", "grpc", or "auto" for http2 where possible.
 
     Raises:
-      SpecError: the transport is unknown, or it does not take the credentials or this system.
-      OSError: the address is taken, or does not belong to this machine.
+      SpecError: the transport is unknown, or does not support the credentials or this system.
+      OSError: the address is in use, or does not belong to this machine.
     """
     check_transport(transport)
     reason = _why_not_http2(address, credentials)
@@ -51,7 +51,7 @@ def open_listener(
 
 
 def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:
-    """Return why a server cannot have the transport "http2"; "" if it can."""
+    """Return why a server cannot use the transport "http2"; "" if it can."""
     if not hasattr(select, "epoll"):
         return f"takes {why_no_epoll()}"
     if not (credentials is None or isinstance(credentials, ssl.SSLContext | Tls)):

@@ -31,15 +31,14 @@ def open_stream(
 
     Args:
       endpoint: the server and how to connect to it.
-      timeout: seconds until the stream must be open; None for no limit.
-      allocate: gives the memory for large messages.
-      first: a message that is sent at once, if the transport can do so before it has heard from
-        the server.
+      timeout: time limit for opening the stream, in seconds; None for no limit.
+      allocate: allocates memory for large messages.
+      first: a first message, sent before the server's greeting arrives if the transport can.
 
     Raises:
       As `connect`.
     """
-    if endpoint.tap is not None:  # Which has to see the message.
+    if endpoint.tap is not None:  # Written through the tap, so that it is recorded.
         return _written(_tapped(_open_stream(endpoint, timeout, allocate, None), endpoint), first)
     return _open_stream(endpoint, timeout, allocate, first)
 
@@ -56,7 +55,7 @@ def _open_stream(
     try:
         stream = GrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
     except BaseException:
-        # A channel has threads, and would stay open without its stream.
+        # A channel has threads, and no stream will close it now.
         channel.close()
         raise
     return _written(stream, first)
@@ -94,23 +93,23 @@ async def _open_stream_async(
 
 
 class StreamGroup:
-    """Streams to one server, on as few connections as it allows. One thread at a time.
+    """Streams to one server, on as few connections as it allows; for one thread at a time.
 
     Args:
       endpoint: the server and how to connect to it.
-      allocate: gives the memory for large messages.
+      allocate: allocates memory for large messages.
     """
 
     def __init__(self, endpoint: Endpoint, allocate: Allocate = plain_memory):
         self._endpoint = endpoint
         self._allocate = allocate
         self._again = _again(endpoint, allocate)
-        # Not kept alive: they are open as long as one of their streams is.
+        # Weak: a connection lives only as long as one of its streams.
         self._connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
 
     @property
     def is_possible(self) -> bool:
-        """Whether the transport can have several streams on a connection."""
+        """Whether the transport supports several streams on a connection."""
         return _uses_http2(self._endpoint)
 
     def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
@@ -139,13 +138,13 @@ class StreamGroup:
             connection.cork()
 
     def uncork(self) -> None:
-        """Send the held-back bytes."""
+        """Send the bytes held back since `cork`."""
         for connection in self._connections:
             connection.uncork()
 
 
 def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
-    """Return a function that opens another connection for a stream not processed by the server."""
+    """Return a function that reconnects a stream which the server has not processed."""
 
     async def reopen(waits: Waits) -> ClientConnection:
         return await opened_connection(waits, endpoint, _AGAIN_SECONDS, allocate)
@@ -178,7 +177,7 @@ def _uses_http2(endpoint: Endpoint) -> bool:
 
 
 def grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
-    """Return the credentials of an endpoint as grpcio takes them; SpecError if it cannot."""
+    """Return the credentials of an endpoint for grpcio; SpecError if it does not support them."""
     if isinstance(endpoint.credentials, Tls):
         return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):

@@ -34,7 +34,7 @@ class StreamStatusError(Exception):
 
 
 def full_error(max_streams: int) -> StreamStatusError:
-    """Return the status of a stream for which there is no room."""
+    """Return the status of a stream beyond the limit."""
     return StreamStatusError(
         "RESOURCE_EXHAUSTED", f"the server has reached its limit of {max_streams} streams"
     )
@@ -46,8 +46,8 @@ class Peer:
 
     Attributes:
       address: for log messages, in the syntax of gRPC.
-      metadata: the client's metadata, in order: pairs of a lower-case key and a value. They may be
-        secret, and no text shows them.
+      metadata: the client's metadata, in order: pairs of a lower-case key and a value. Values may
+        be secret, so no text shows them.
     """
 
     address: str
@@ -58,45 +58,44 @@ class ServerStream(Protocol):
     """The server's end of one stream. The listener calls it from one thread at a time."""
 
     may_wait: bool
-    """Whether the next answer may wait for other streams, so that it needs a thread of its own."""
+    """Whether the next answer may wait for other streams and so needs its own thread."""
 
     owner: Owner | None = None
-    """The owner that calls `answer` and `close`; None if any thread may. An answer may change
-    it."""
+    """The owner that calls `answer` and `close`; None for any thread. An answer may change it."""
 
     def answer(self, message: bytes) -> bytes:
-        """Return the answer to a request. There is exactly one for each, in the same order.
+        """Return the answer to a request. Each request has exactly one answer, in the same order.
 
-        It may block, for instance in a step that waits for other agents. A listener must not
-        let other streams wait meanwhile.
+        May block, for instance in a step that waits for other agents. A listener must not
+        delay other streams meanwhile.
 
         Raises:
           StreamStatusError: the stream ends with this status, after all earlier answers.
-          ElsewhereError: an owner has called it, and has done nothing: a thread that is no owner
-            is to call it again with this request, whatever `owner` is.
+          ElsewhereError: an owner called it and nothing was done. A thread that owns nothing must
+            call it again with this request, whatever `owner` is.
         """
 
     def paced(self, is_slow: bool) -> None:
         """Mark answers as slow or as quick. Called by `owner`."""
-        del is_slow  # Most have no owner.
+        del is_slow  # Most streams have no owner.
 
     def abandon(self) -> None:
-        """The client is gone, or the stream has ended: an `answer` that waits is to give up.
+        """Make a waiting `answer` give up, because the client is gone or the stream has ended.
 
-        Called at most once, from any thread, also while `answer` runs; `close` follows. It does not
+        Called at most once, from any thread, even while `answer` runs; `close` follows. Does not
         block.
         """
 
     def close(self) -> None:
         """Free the resources of the stream.
 
-        The listener calls it once, after the last `answer` has returned or raised, whether the
-        client ended the stream, disconnected, or the server stops.
+        Called once by the listener, after the last `answer` has returned or raised, whether the
+        client ended the stream or disconnected, or the server stops.
         """
 
 
 def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
-    """Have a request answered in the right thread, for a thread that owns nothing; as `answer`."""
+    """Answer a request in its owner's thread; for callers that own nothing. As `answer`."""
     owner = stream.owner
     if owner is None:
         return stream.answer(message)
@@ -110,7 +109,7 @@ def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
 
 
 def close_by_owner(stream: ServerStream) -> None:
-    """Have a stream closed in the right thread, for a thread that owns nothing."""
+    """Close a stream in its owner's thread; for callers that own nothing."""
     owner = stream.owner
     if owner is None:
         stream.close()
@@ -133,7 +132,7 @@ def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
     """Return a function that opens streams for clients with the token, and refuses others.
 
     Raises:
-      SpecError: `token` is not a token.
+      SpecError: `token` is invalid.
     """
     required = Token(token)
 
@@ -159,11 +158,11 @@ class ListenerOptions:
     """The streams that a listener serves, and their limits.
 
     Attributes:
-      open_stream: makes the server's end of each stream.
-      max_streams: streams beyond this are refused with RESOURCE_EXHAUSTED.
-      max_message_bytes: the size of the largest request.
-      allocate: gives the memory for large requests.
-      refused: called for each stream beyond `max_streams`: the client's address and the reason.
+      open_stream: creates the server's end of each stream.
+      max_streams: the maximum number of streams; more are refused with RESOURCE_EXHAUSTED.
+      max_message_bytes: the maximum size of a request.
+      allocate: allocates memory for large requests.
+      refused: called for each refused stream, with the client's address and the reason.
     """
 
     open_stream: OpenStream
@@ -180,7 +179,7 @@ class Room:
       options: the limit, and the callback for streams beyond it.
 
     Attributes:
-      count: how many streams there are.
+      count: the number of streams.
     """
 
     def __init__(self, options: ListenerOptions):
@@ -200,26 +199,26 @@ class Room:
             raise full
 
     def leave(self) -> None:
-        """A stream that was counted has ended."""
+        """Remove an ended stream from the count."""
         with self._lock:
             self.count -= 1
 
 
 class Listener(Protocol):
-    """A listening server. It takes streams from the moment that it is made."""
+    """A listening server, which accepts streams from its creation on."""
 
     address: str
-    """Where it listens, with the port that it got, such as "localhost:40123"."""
+    """The listening address with the actual port, such as "localhost:40123"."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has stopped, or `timeout` seconds; return whether it has stopped."""
+        """Wait for the server to stop, up to `timeout` seconds; return whether it has stopped."""
 
     def stop(self, grace: float) -> None:
         """Refuse new streams, and return when no stream is open.
 
-        Streams that are open may go on for `grace` seconds and are cancelled then. An `answer`
-        that blocks is not interrupted: `close` of its stream follows when it returns, which may
-        be after `stop` has returned.
+        Open streams may continue for `grace` seconds and are then cancelled. A blocked `answer`
+        is not interrupted: its stream is closed when it returns, possibly after `stop` has
+        returned.
         """
 
     def abort(self) -> None:
@@ -227,7 +226,7 @@ class Listener(Protocol):
 
 
 def check_may_listen(address: str, credentials: object | None, insecure: bool) -> None:
-    """Check where and how a server is to listen.
+    """Check the address and credentials of a server before it listens.
 
     Args:
       address: `host:port` or `unix:path`.
@@ -235,8 +234,8 @@ def check_may_listen(address: str, credentials: object | None, insecure: bool) -
       insecure: whether plaintext is allowed on any address.
 
     Raises:
-      SpecError: an argument is of another type; or other machines can reach the address, and
-        plaintext is not allowed there.
+      SpecError: an argument has a wrong type; or plaintext is not allowed, because other machines
+        can reach the address.
     """
     check_address(address, "an address to listen at", listens=True)
     check_server_credentials(credentials)

@@ -4,8 +4,8 @@ Load balancers and orchestrators call `grpc.health.v1.Health`, whose answer is a
 messages have one field each, so their bytes are written out here, without generated code.
 
 Tools such as grpcurl use gRPC reflection, v1 and v1alpha, to list services and descriptors and to
-work without `.proto` files. It shows the protocol, identical for every server. The descriptors are
-in a separate pool, because a program may have registered others in the process's own.
+work without `.proto` files. It describes the protocol, identical for every server. The descriptors
+are in a separate pool, because a program may have registered others in the default one.
 grpcio-reflection's servicer answers; without that package, the methods are unimplemented.
 """
 
@@ -33,7 +33,7 @@ _SERVICE_UNKNOWN = b"\x08\x03"
 _HEALTHY_SERVICES = ("", PROCESS.split("/")[1])
 
 _MAX_REQUESTS = 1000
-"""Requests of one stream."""
+"""Maximum number of requests on one stream."""
 
 REFLECTIONS = tuple(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
@@ -96,12 +96,12 @@ service {{
 
 
 class OwnCall(NamedTuple):
-    """A call of such a service.
+    """A call of a built-in service.
 
     Attributes:
       stream: the stream that answers the call.
-      is_unary: whether it ends with the answer.
-      stays: whether it goes on when the client sends no more.
+      is_unary: whether the call ends with its answer.
+      stays: whether the call stays open after the client's last request.
     """
 
     stream: ServerStream
@@ -132,7 +132,7 @@ class HealthStream(ServerStream):
         """Return a HealthListResponse, or a HealthCheckResponse for a HealthCheckRequest."""
         if self._method == LIST:
             return b"".join(map(_listed, _HEALTHY_SERVICES))
-        # Field 1 is the name of the service; none is the whole server.
+        # Field 1 is the name of the service; without it, the whole server is meant.
         name = message[2:] if message[:1] == b"\x0a" else message
         if name.decode("utf-8", "replace") in _HEALTHY_SERVICES:
             return _SERVING
@@ -156,7 +156,7 @@ def _listed(name: str) -> bytes:
 
 
 def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
-    """Yield a file after all that it imports."""
+    """Yield a file after all of its imports."""
     seen = set() if seen is None else seen
     if file.name not in seen:
         seen.add(file.name)
@@ -220,10 +220,10 @@ class Reflection(ServerStream):
     def answer(self, contents: bytes) -> bytes:
         """Return a ServerReflectionResponse for a ServerReflectionRequest."""
         self._requests += 1
-        # Answers may be much larger than requests.
+        # Limited, because answers may be much larger than requests.
         if self._requests > _MAX_REQUESTS:
             raise StreamStatusError(
-                "RESOURCE_EXHAUSTED", f"a stream of reflection has {_MAX_REQUESTS} requests at most"
+                "RESOURCE_EXHAUSTED", f"a reflection stream allows at most {_MAX_REQUESTS} requests"
             )
         try:
             request = self._request_class.FromString(contents)

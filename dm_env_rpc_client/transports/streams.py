@@ -10,12 +10,12 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """A message; large arrays decoded from it may share its memory."""
 
 MAX_MESSAGE_BYTES = 128 << 20
-"""The default for the size of the largest message that is received, after decompression."""
+"""The default maximum size of a received message, after decompression."""
 
 Allocate: TypeAlias = Callable[[int], memoryview]
-"""Returns writable memory of so many bytes for a message.
+"""Returns writable memory of a given size, in bytes, for a message.
 
-The decoder of the messages knows how their contents should be aligned.
+The decoder of the messages knows the alignment of their contents.
 """
 
 
@@ -37,16 +37,16 @@ class SharedSocket(Protocol):
         """Receive the arrived bytes, without waiting.
 
         Returns:
-          The numbers of the streams that have received a message, or have ended, since the last
-          call; also of those whose message was read meanwhile.
+          The numbers of the streams that have received a message or ended since the last call,
+          including streams whose message was read meanwhile.
         """
 
 
 class Stream(Protocol):
-    """One open stream, for threads. One thread at a time writes, one at a time reads.
+    """One open stream, for threads: one thread at a time writes, one at a time reads.
 
-    Writing does not wait for the server: a server whose answers are not read stops reading, and a
-    client that wrote everything before it read would wait forever.
+    Writing does not wait for the server. Otherwise a client that writes everything before it reads
+    would deadlock: a server stops reading while its answers are not read.
     """
 
     address: str
@@ -56,26 +56,26 @@ class Stream(Protocol):
     def exchange(self) -> Exchange | None:
         """The function that sends a message and receives the next while no other is in flight.
 
-        It is for the thread that may read, and takes five arguments: the message; a function that
-        is called just before the message is sent, and whose False prevents that; the argument of
-        this function; the lock of those that write, which is held until the message is sent; and
-        whether it has to return in a second or so, because there is a deadline.
-        It returns the message that was received, or None if anything was not as usual. Then `write`
-        sends the message unless the function has returned True, and `read` waits for the next one.
+        Only the reading thread may call it. It takes five arguments: the message; a function
+        called just before the message is sent, which returns False to prevent that; the argument
+        of this function; the write lock, held until the message is sent; and whether to return
+        within about a second, because of a deadline. It returns the received message, or None in
+        any unusual case. The caller then sends the message with `write`, unless the function has
+        returned True, and waits for the next one with `read`.
 
-        None if the transport has no such function, or not yet.
+        None if the transport has no such function, or does not have it yet.
         """
         return None
 
     def write(self, *messages: bytes) -> bool:
-        """Send messages together. `read` raises the error if this fails.
+        """Send messages together. If this fails, `read` raises the error.
 
         Returns:
-          What `has_unsent` returns then.
+          The result of `has_unsent` afterwards.
         """
 
     def has_unsent(self) -> bool:
-        """Whether written bytes are not sent yet because the server does not receive them.
+        """Whether written bytes are still unsent because the server does not receive them.
 
         `read` and `send_rest` send them.
         """
@@ -83,7 +83,7 @@ class Stream(Protocol):
     def send_rest(self, timeout: float) -> None:
         """Send as many of the unsent bytes as possible within `timeout` seconds.
 
-        For a thread that writes while another one reads.
+        For a writing thread while another thread reads.
         """
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
@@ -97,22 +97,22 @@ class Stream(Protocol):
           The message, or None if none was received in time.
 
         Raises:
-          ConnectionLostError: the stream has ended; ProtocolError: the peer is not a
-            dm_env_rpc server. Every later call raises the same error.
+          ConnectionLostError: the stream has ended.
+          ProtocolError: the peer is not a dm_env_rpc server.
+          Every later call raises the same error.
         """
 
     def has_unread(self) -> bool:
         """Whether `read(0)` would return a message or raise."""
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """The socket that it shares, and its number there; None if it has one of its own."""
+        """Return the shared socket and the stream's number on it; None for an unshared socket."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `has_unread` may have become true.
 
         Call `has_unread` or `read(0)` first and select only if there is nothing to read: the
-        descriptor does not show messages that were received already. -1 if the stream was
-        closed on this side.
+        descriptor does not show messages already received. -1 if this side closed the stream.
         """
 
     def finish(self) -> None:
@@ -125,10 +125,10 @@ class Stream(Protocol):
         """
 
     def abandon(self) -> None:
-        """Free this process's copy of everything, in a forked child; the peer sees nothing.
+        """Free a forked child's copy of all resources, without a trace for the peer.
 
-        After it `has_unread` is true and `fileno` is -1. Locks may be locked by threads that do
-        not exist here.
+        Afterwards `has_unread` is true and `fileno` is -1. Locks may be held by threads that do
+        not exist in the child.
         """
 
     def abort(self) -> None:
@@ -136,54 +136,54 @@ class Stream(Protocol):
 
 
 class AsyncStream(Protocol):
-    """One open stream, for an event loop, which watches its descriptor. Nothing waits."""
+    """One open stream, for an event loop, which watches its descriptor. No method blocks."""
 
     address: str
     """The name of the server in error messages."""
 
     def fileno(self) -> int:
-        """Return the descriptor; another one after `opening_again`."""
+        """Return the descriptor, which `opening_again` replaces."""
 
     def events(self) -> int:
         """Return the events to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
 
-        0 if it waits for something else, so that it is asked again in a moment.
+        0 if the stream waits for something else, so the caller polls again shortly.
         """
 
     def receive(self) -> bool:
         """Send and receive without waiting; part of a large message at a time.
 
         Returns:
-          Whether there is more that the descriptor does not show.
+          Whether more data is available that the descriptor does not show.
         """
 
     def has_unread(self) -> bool:
         """Whether `receive` and `take` would bring a message, or the end of the stream."""
 
     def take(self) -> Buffer | None:
-        """Return the next message that was received, None if there is none.
+        """Return the next received message, or None if there is none.
 
         Raises:
           As `Stream.read`.
         """
 
     def write(self, message: bytes, /) -> object:
-        """Send a message, as much as possible now. `take` raises the error if this fails."""
+        """Send as much of a message as possible now. If this fails, `take` raises the error."""
 
     def look(self) -> None:
         """Check for a silent server, once a second while an answer is awaited.
 
-        Does nothing if the transport does so by itself.
+        Does nothing if the transport has its own checks.
 
         Raises:
-          ConnectionLostError: it was silent for too long; `take` raises it, too.
+          ConnectionLostError: the server was silent for too long; `take` raises it, too.
         """
         return
 
     def opening_again(self) -> Callable[[], Awaitable[None]] | None:
         """Return a function that continues the stream on another connection after an error.
 
-        It raises as `take` if there is no other connection. None if nothing helps.
+        The function raises like `take` if it cannot connect. None if the stream cannot continue.
         """
         return None
 

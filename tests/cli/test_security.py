@@ -141,7 +141,7 @@ def test_a_server_that_the_command_starts_itself_is_reached_in_plaintext(files: 
 WRONG_FILES = [
     (["--tls-ca", "{missing}"], "cannot read the CA certificates from {missing}: No such file"),
     (["--tls-ca", "{folder}"], "cannot read the CA certificates from {folder}: Is a directory"),
-    (["--tls-ca", "{text}"], "{text} does not contain the CA certificates in the form PEM"),
+    (["--tls-ca", "{text}"], "{text} does not contain the CA certificates in PEM format"),
     (["--tls-ca", "{damaged}"], "the CA certificates in {damaged} are damaged"),
     (["--tls-cert", "{cert}"], "TLS with a cert file needs a key file, too"),
     (["--tls-key", "{key}"], "TLS with a key file needs a cert file, too"),

@@ -84,14 +84,14 @@ def open_channel(
       max_message_bytes: the size of the largest message that is received.
 
     Raises:
-      ConnectionLostError: there was no connection within `timeout`; says why.
+      ConnectionLostError: no connection within `timeout`; the text gives the reason.
       DeadlineExceededError: nothing was received within `timeout`.
     """
     if not can_start_threads():
         # A call whose thread could not be started would have `channel.close` wait forever.
         raise ConnectionLostError(
-            f"could not connect to {address}: transport 'grpc' takes a thread, and none can be "
-            "started (Python 3.12.0 and 3.12.1 start none when the interpreter exits)"
+            f"could not connect to {address}: transport 'grpc' needs a thread, and none can be "
+            "started (Python 3.12.0 and 3.12.1 start none while the interpreter exits)"
         )
     channel: grpc.Channel = _channel(grpc, address, credentials, max_message_bytes)
     try:

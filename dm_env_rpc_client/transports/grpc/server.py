@@ -66,7 +66,7 @@ class GrpcListener(Listener):
                 ("grpc.max_receive_message_length", options.max_message_bytes),
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
             ],
-            # Those beyond `max_streams` are refused in their threads, which are limited, too.
+            # Streams beyond `max_streams` are refused in their own threads, which are limited, too.
             maximum_concurrent_rpcs=2 * options.max_streams + _REFUSED_AT_ONCE,
         )
         handler: Any = grpc.stream_stream_rpc_method_handler(
@@ -111,7 +111,7 @@ def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, ad
             return server.add_insecure_port(address)
         return server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        # grpcio says the cause to its log only.
+        # grpcio reports the cause only in its log.
         try_to_bind(address)
         raise OSError(str(error)) from error
 

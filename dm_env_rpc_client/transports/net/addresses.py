@@ -100,7 +100,7 @@ def is_loopback(address: str) -> bool:
     """Whether an address, in the syntax of gRPC, is of this machine: loopback or a unix socket.
 
     Names ending in `.localhost` are loopback by RFC 6761, but a resolver may say otherwise:
-    the result has to be checked (`check_resolved`).
+    the result must be checked (`check_resolved`).
     """
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):
@@ -124,7 +124,7 @@ def check_resolved(host: str, found: str) -> None:
 
     Args:
       host: the name.
-      found: the IP address that it was resolved to.
+      found: the resolved IP address.
     """
     if not ipaddress.ip_address(found.partition("%")[0]).is_loopback:
         raise SpecError(

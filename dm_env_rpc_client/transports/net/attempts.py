@@ -1,4 +1,4 @@
-"""Attempts to reach a server until there is no time left, and the error that says why not."""
+"""Repeated attempts to reach a server within a time limit, and the error after the last one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMELESS_ALERT = "the server ended the TLS connection with an alert"
 """The text for an alert after the handshake that grpcio does not name."""
 
 # What alerts of a server mean (RFC 8446, 6, and RFC 7301), by a part of their names in OpenSSL.
-# With TLS 1.2 a server that wants a client certificate says only that the handshake has failed.
+# With TLS 1.2 a server that requires a client certificate only reports a failed handshake.
 _ALERTS = {
     "NO APPLICATION PROTOCOL": f"{NO_HTTP2}: a proxy there does not speak HTTP/2 on this port",
     "PROTOCOL VERSION": "the server takes other versions of TLS",

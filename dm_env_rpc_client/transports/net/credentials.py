@@ -155,7 +155,7 @@ def check_server_credentials(credentials: object) -> None:
 def _check(credentials: object, of_grpc: type, made_by: str, files: str) -> None:
     if credentials is None or isinstance(credentials, Tls | ssl.SSLContext | of_grpc):
         return
-    # What is no name of a file may be the contents of one, and secret.
+    # Text that names no file may be the contents of a file, and secret.
     is_file = isinstance(credentials, str) and credentials.endswith((".crt", ".pem", ".cer"))
     given = arguments.shown(credentials) if is_file or isinstance(credentials, type) else ""
     usual = "server.crt" if "cert" in files else "ca.crt"
@@ -212,9 +212,9 @@ def _read(path: _Path, what: str, expected: bytes) -> bytes:
     """Return the contents of a file; SpecError, without the contents, if they are wrong."""
     with _reading(path, what):
         contents = Path(path).read_bytes()
-    # OpenSSL's own errors name neither the file nor what is wrong with it.
+    # OpenSSL's own errors name neither the file nor the fault.
     if expected not in contents:
-        raise SpecError(f"{path} does not contain {what} in the form PEM")
+        raise SpecError(f"{path} does not contain {what} in PEM format")
     return contents
 
 

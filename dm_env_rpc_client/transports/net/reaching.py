@@ -163,7 +163,7 @@ async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list
 async def _connect(
     waits: Waits, connecting: socket.socket, where: Any, seconds: float | None
 ) -> None:
-    """Connect a socket to an address that has to accept it within so many seconds."""
+    """Connect a socket to an address within a time limit, in seconds."""
     code = connecting.connect_ex(where)
     if code in (errno.EINPROGRESS, errno.EINTR):
         if not await waits.ready(connecting, select.POLLOUT, seconds):

@@ -77,7 +77,7 @@ def server_tls_context(
         return None
     if isinstance(credentials, Tls):
         credentials = credentials.server_context()
-    # It would only fail in every handshake, with an alert that nobody understands.
+    # Otherwise every handshake would fail, with an alert that does not explain it.
     elif credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
         raise SpecError(
             f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "

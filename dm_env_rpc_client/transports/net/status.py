@@ -34,7 +34,7 @@ _HTTP2_NAMES = (
     "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED",
 )  # fmt: skip
 
-# Those that do not stand for INTERNAL ("gRPC over HTTP/2", Errors).
+# Codes with a meaning other than INTERNAL ("gRPC over HTTP/2", Errors).
 _HTTP2_CODES = {
     "REFUSED_STREAM": "UNAVAILABLE",
     "CANCEL": "CANCELLED",
@@ -56,7 +56,7 @@ _HTTP_CODES = {
 
 
 def http2_error(number: int) -> tuple[str, str]:
-    """Return the name of an error code of HTTP/2, and the gRPC code that it stands for."""
+    """Return the name of an HTTP/2 error code and the corresponding gRPC code."""
     name = _HTTP2_NAMES[number] if number < len(_HTTP2_NAMES) else f"error {number}"
     return name, _HTTP2_CODES.get(name, "INTERNAL")
 
@@ -124,7 +124,7 @@ def not_connected(
         return DeadlineExceededError(
             f"{prefix}: no reply; check that this is the address of a dm_env_rpc server"
         )
-    # grpcio's texts may end with what was in memory behind them.
+    # grpcio's texts may end with unrelated bytes of memory.
     details = (details or code).partition("\0")[0].rstrip()
     full = used_up()
     if full:

@@ -38,7 +38,7 @@ async def opened_connection(
 
     Raises:
       SpecError: an address or credentials that this transport does not support.
-      ConnectionLostError: there was no connection within `timeout`; says why.
+      ConnectionLostError: no connection within `timeout`; the text gives the reason.
       DeadlineExceededError: nothing at all came back within `timeout`.
       ProtocolError: something else than an HTTP/2 server listens there.
     """
@@ -75,11 +75,11 @@ def open_connection(
 async def _until_accepted(
     waits: Waits, connection: ClientConnection, deadline: float | None, first: bytes | None
 ) -> None:
-    """Return when the server has shown itself; otherwise closes the socket.
+    """Return when the server has accepted the connection; otherwise close the socket.
 
     Args:
       waits: how to wait.
-      connection: a new one.
+      connection: the new connection.
       deadline: on the monotonic clock; None for no limit.
       first: a message that the first stream sends with the greeting; None for none.
 

@@ -159,7 +159,7 @@ class ClientConnection:
         The first few messages are sent before that, then four times as many, so that the server
         answers them meanwhile.
 
-        What has arrived is taken first, so that an answer that nobody asked for is noticed.
+        Arrived bytes are processed first, so that an unrequested answer is noticed.
         """
         self.take_arrived()
         self._held_back = _FIRST_HELD_BACK
@@ -549,7 +549,7 @@ class ClientConnection:
             if waits:
                 self._waiters -= 1
             if is_shared and self._waiters:
-                # Locks are not fair: let those receive whose messages this thread received.
+                # Locks are not fair: yield to the threads whose messages this thread received.
                 time.sleep(_YIELD_SECONDS)
 
     def _poll_and_receive(self, call: ClientStream, wait: float, deadline: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""The stream over HTTP/2: one call on a connection of its own or on a shared one.
+"""The stream over HTTP/2: one call on its own connection or on a shared one.
 
 For threads, which read and wait, and for an event loop, which watches the socket.
 """
@@ -30,9 +30,9 @@ Reopen: TypeAlias = Callable[[Waits], Coroutine[Any, Any, ClientConnection]]
 class Http2Stream(Stream, AsyncStream):
     """A `Stream` on a connection, and an `AsyncStream`.
 
-    A server may end a connection and say that it has not processed some streams (GOAWAY, RFC 9113,
-    section 6.8), as proxies do after a number of streams. These are opened again on a connection of
-    their own.
+    A server may end a connection and report streams that it has not processed (GOAWAY, RFC 9113,
+    section 6.8), as proxies do after a number of streams. Each of these is opened again on its own
+    connection.
 
     Args:
       connection: the connection. It is closed with the last of its streams.
@@ -53,7 +53,7 @@ class Http2Stream(Stream, AsyncStream):
         self.address = connection.address
         self._reopen = reopen
         self._times_left = _TIMES
-        # What may have to be sent again: all until the server has answered.
+        # Messages that may have to be sent again: all, until the first answer.
         self._unanswered: list[bytes] = [] if sent is None else [sent]
         self._reopening = make_lock()
         self._is_closed = self._is_aborted = False
@@ -73,7 +73,7 @@ class Http2Stream(Stream, AsyncStream):
             connection, call = self._connection, self._call
             if call.has_headers or self._reopen is None:
                 self._unanswered.clear()
-                # From here on without a frame of Python in between.
+                # Shadows the method from here on, which saves a Python frame per message.
                 vars(self)["write"] = functools.partial(connection.send, call)
                 if not connection.is_tls:
                     self.exchange = functools.partial(connection.exchange, call)
@@ -162,7 +162,7 @@ class Http2Stream(Stream, AsyncStream):
 
     def _opened_again(self, call: ClientStream, failure: DmEnvRpcClientError) -> ClientStream:
         with self._reopening:
-            if call is self._call:  # Otherwise another thread was faster.
+            if call is self._call:  # Otherwise another thread has already reopened it.
                 if not self._may_open_again():
                     raise failure
                 run(self._open_again(BLOCKING))

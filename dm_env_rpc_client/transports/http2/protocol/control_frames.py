@@ -213,7 +213,7 @@ class ControlFrames:
                 self._sending.max_streams = value
             elif name == frames.ENABLE_PUSH and value > 1:
                 raise ViolationError(f"set ENABLE_PUSH to {value}")
-            # This end uses no dynamic table, and only has to say so; see `NO_TABLE`.
+            # This end uses no dynamic table, and only has to announce that; see `NO_TABLE`.
             elif name == frames.HEADER_TABLE_SIZE:
                 self.has_table_size = True
         if windows:

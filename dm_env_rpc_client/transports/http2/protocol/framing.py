@@ -162,7 +162,7 @@ class Framing:
         self._frames_without_content = 0
         self.is_between_frames = False
         self.memory = [self._buffer.memory]
-        # What stands before a message that is a frame of its own: most are of one size.
+        # The headers of a message in a single frame, cached: most messages have one size.
         self._head = b""
         self._head_count = -1
 
@@ -397,7 +397,7 @@ class Framing:
         return True
 
     def _begin_frame(self, size: int, kind: int, flags: int, stream: int) -> bool:
-        """Take a frame, or its beginning; False if more has to be received for that."""
+        """Parse a frame or its beginning; return False if more bytes are needed."""
         buffer = self._buffer
         start, end = buffer.start, buffer.end
         if not self.control.is_ready and kind != frames.SETTINGS:

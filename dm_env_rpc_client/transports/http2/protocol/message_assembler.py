@@ -91,7 +91,7 @@ class MessageAssembler:
         """
         compressed, length = MESSAGE_PREFIX.unpack_from(memory, start)
         if (
-            # Anything else is left to `take`, which has the errors.
+            # All other cases are left to `take`, which raises the errors.
             length != size - _PREFIX_BYTES
             or compressed
             or self.partial is not None
@@ -133,7 +133,7 @@ class MessageAssembler:
                 self.messages.append(bytearray(memory[start : start + size]))
                 start += size
             else:
-                # In memory of its own, so that the rest is received in place.
+                # In separate memory, so that the rest is received in place.
                 self.partial = self._allocate(size)
                 self._filled = 0
 

@@ -57,7 +57,7 @@ class SendQueue:
         return opened
 
     def drop(self, stream: int) -> None:
-        """Forget a stream and the content that it still has to send."""
+        """Forget a stream and its unsent content."""
         dropped = self._streams.pop(stream, None)
         if dropped is not None:
             dropped.drop()
@@ -151,7 +151,7 @@ class SendingStream:
         self._unframed: collections.deque[memoryview] = collections.deque()
         self._end: Callable[[], bytes] | None = None
         self._has_ended = False
-        # What stands before a message that is a frame of its own: most are of one size.
+        # The headers of a message in a single frame, cached: most messages have one size.
         self._head = b""
         self._head_size = -1
 

@@ -52,13 +52,13 @@ _REQUEST_BYTES = 128
 class Answering:
     """Dispatch of the requests of a listener's streams.
 
-    Only the thread that leads calls the methods. Those that may take long raise RelievedError if
-    another thread leads when they are done.
+    Only the leading thread calls the methods. The slow ones raise RelievedError if another thread
+    has taken the lead meanwhile.
 
     Args:
       leader: the lead of the listener.
       close_stream: closes a stream that is over; called by the thread that answers it.
-      again: has the thread that leads look at a connection again.
+      again: makes the leading thread check a connection again.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Answering:
         self._again = again
 
     def request(self, served: ServedStream, message: Buffer, at_once: bool = False) -> None:
-        """Have a request answered.
+        """Answer a request, here or in another thread.
 
         Args:
           served: its stream.
@@ -117,7 +117,7 @@ class Answering:
             self._give_up_slow(served, owner)
 
     def end_requests(self, served: ServedStream) -> None:
-        """The client sends no more."""
+        """Finish a stream after its client's last request."""
         if served.stays:
             return
         with served.condition:
@@ -126,13 +126,13 @@ class Answering:
                 served.condition.notify_all()
                 return
             if served.waiting:
-                return  # They are answered when the client takes the answers.
+                return  # Waiting requests are answered once the client receives answers again.
         with served.connection.lock:
             served.call.finish("OK")
         self._close(served)
 
     def abandon(self, served: ServedStream) -> None:
-        """The client is gone."""
+        """Give up a stream whose client is gone."""
         with served.condition:
             if served.is_gone or served.is_closed:
                 return
@@ -157,7 +157,7 @@ class Answering:
             self._go_on(served)
 
     def _close(self, served: ServedStream) -> None:
-        """Have a stream without an answering thread closed."""
+        """Close a stream without an answering thread, in the right thread."""
         owner, here = served.stream.owner, self._leader.owner
         if served.stream.may_wait or not (owner is None or owner is here):
             served.is_gone = True

@@ -55,7 +55,7 @@ _THROWN_AWAY = bytearray(1 << 18)
 
 
 class Clients:
-    """The open connections, by descriptor. Only the thread that leads uses them.
+    """The open connections, by descriptor. Only the leading thread uses them.
 
     Args:
       poll: reports the readiness of their sockets.
@@ -182,7 +182,7 @@ class Clients:
         self._tell(connection)
 
     def break_off(self, connection: ServerConnection) -> None:
-        """End a connection for a fault of its client, which can still read the reason.
+        """End a connection because of its client's error; the client can still read the reason.
 
         Its streams are closed as their events are processed.
         """
@@ -202,12 +202,12 @@ class Clients:
         self._tell(connection)
 
     def go_on_lingering(self, descriptor: int) -> None:
-        """Serve a lingering socket that is ready."""
+        """Continue draining a ready socket."""
         if not self.draining[descriptor].go_on():
             self._close_lingering(descriptor)
 
     def end_lingering(self) -> None:
-        """Close all sockets that linger."""
+        """Close all draining sockets."""
         for descriptor in list(self.draining):
             self._close_lingering(descriptor)
 
@@ -221,7 +221,7 @@ class Clients:
     def _end_streams(self, connection: ServerConnection) -> None:
         half = connection.half
         half.end_all()
-        # Also streams whose calls were over: their clients have not taken all answers.
+        # Including finished calls whose clients have not received all answers.
         half.events.extend((each.call, Event.GONE) for each in list(connection.served))
 
     def _tell(self, connection: ServerConnection) -> None:
@@ -240,7 +240,8 @@ class Clients:
     def _drop_silent(self) -> bool:
         """Close a connection without a stream, if there is one, to make room.
 
-        Those that linger are first, then those that never had one, and of them the oldest.
+        Draining connections go first, then the oldest that never had a stream, then the oldest
+        other one.
         """
         if self.draining:
             self._close_lingering(next(iter(self.draining)))
@@ -269,15 +270,15 @@ def peer_address(family: int, where: Any) -> str:
 class DrainingConnection:
     """The remains of a connection ended for a fault of its client: the final frames.
 
-    A socket that is closed while something comes in that nobody reads is reset, and the kernel
-    drops what it still has to send. The GOAWAY that says why would be lost. So the last words are
-    sent first, then the end, and what the client still sends is thrown away until it has seen that.
+    Closing a socket with unread input resets the connection, and the kernel drops unsent bytes:
+    the GOAWAY with the reason would be lost. So the final frames are sent first, then the end, and
+    further input is discarded until the client has closed its end.
 
     Args:
-      connected: the socket, not blocking, and registered with the poll.
+      connected: the non-blocking socket, registered with the poll.
       last_words: the final frames.
       poll: reports the readiness of the socket.
-      ends_at: when it is closed in any case, in seconds of the monotonic clock.
+      ends_at: time limit for closing the socket, in seconds of the monotonic clock.
 
     Attributes:
       ends_at: as the argument.
@@ -296,12 +297,12 @@ class DrainingConnection:
         """Send and receive as far as the socket is ready.
 
         Returns:
-          Whether there is something to wait for: the client has not closed its end.
+          False if the client has closed its end, so there is nothing left to wait for.
         """
         try:
             if not self._has_said_all:
                 self._send()
-            # As a plain socket: nothing is decrypted any more.
+            # As a plain socket: discarded input need not be decrypted.
             return socket.socket.recv_into(self._socket, _THROWN_AWAY, 0, socket.MSG_TRUNC) > 0
         except WOULD_BLOCK:
             return True
@@ -343,23 +344,23 @@ class DrainingConnection:
 
 
 class Handshakes:
-    """The handshakes of TLS of a listener, in a thread: each computes for up to some milliseconds.
+    """The TLS handshakes of a listener, in a separate thread: each computes for milliseconds.
 
-    Anybody who can connect can begin as many as there may be connections. Meanwhile the thread that
-    leads goes on with those that play; the interpreter is free while a handshake computes. The
-    thread rests after each handshake for as long as that took.
+    Any client can start as many handshakes as connections are allowed. Meanwhile the leading thread
+    continues to serve streams, because a handshake releases the GIL while it computes. After each
+    handshake the thread rests for as long as the handshake took.
 
-    Only the thread that leads calls the methods.
+    Only the leading thread calls the methods.
 
     Args:
-      name: of the thread, which starts with the first handshake.
+      name: the name of the thread, which starts with the first handshake.
       failed: called with each connection whose handshake failed, in any thread.
     """
 
     def __init__(self, name: str, failed: Callable[[ServerConnection], None]):
         self._failed = failed
         self._name = name
-        # No pool of `concurrent.futures`: these end with the code of the main thread.
+        # No pool of `concurrent.futures`: pools end as soon as the main thread's code ends.
         self._thread: threading.Thread | None = None
         self._waiting: queue.SimpleQueue[ServerConnection | None] = queue.SimpleQueue()
 

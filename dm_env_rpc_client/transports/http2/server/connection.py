@@ -63,13 +63,13 @@ class ServerConnection:
       is_known: whether it has had a stream that the server accepted.
       has_ended: whether the client has closed its end, or the connection is broken.
       accepted_at: when it was accepted, in seconds of the monotonic clock.
-      unsent: about how many bytes the socket did not take.
-      taken_at: when it took some last, while there were unsent ones.
-      has_more: whether there may be more to receive that the poll does not report.
-      is_queued: whether the thread that leads will look at it without being told by the poll.
-      stalled: streams whose requests wait until the client takes earlier answers. Protected by
+      unsent: approximate number of bytes that the socket did not accept.
+      taken_at: the last time the socket accepted bytes while some were unsent.
+      has_more: whether there may be input that the poll does not report.
+      is_queued: whether the leading thread will serve it without a report of the poll.
+      stalled: streams whose requests wait until the client receives earlier answers. Protected by
         `lock`.
-      served: the streams that are not closed.
+      served: the open streams.
       alone: the only stream, if it has been answered, on a plain socket; None otherwise.
     """
 
@@ -135,7 +135,7 @@ class ServerConnection:
         """Parse the received bytes and receive more, without waiting.
 
         Args:
-          is_readable: whether the poll says so.
+          is_readable: whether the poll reported input.
         """
         framing = self.half.framing
         # Received earlier, and left for its next turn.
@@ -152,8 +152,8 @@ class ServerConnection:
           served: the stream `alone`.
 
         Returns:
-          The request of this stream, if it is all that there is. None if what was received is among
-          the events of the half, or if nothing was.
+          The request of this stream, if nothing else was received. Otherwise None: the input, if
+          any, is among the events of the half.
         """
         half, sending = self.half, self._sending
         framing = half.framing
@@ -305,7 +305,7 @@ class ServerConnection:
     def reset(self) -> None:
         """Close the socket at once; called with the lock.
 
-        What the kernel still has to send is lost, too; it would keep that while the client lives.
+        The kernel's unsent bytes are lost, too; it would keep them while the client lives.
         """
         if self.is_open:
             with contextlib.suppress(OSError):
@@ -326,10 +326,10 @@ class ServerConnection:
             self._socket.close()
 
     def part(self) -> tuple[Any, list[Any]]:
-        """End the connection, but leaves the socket open; called with the lock.
+        """End the connection, but leave the socket open; called with the lock.
 
         Returns:
-          The socket, and its last words: what is still to be sent.
+          The socket, and the frames still to be sent.
         """
         self.is_open = False
         last_words = list(self._sending.outbound)

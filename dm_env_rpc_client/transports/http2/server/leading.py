@@ -49,21 +49,21 @@ class RelievedError(Exception):
 class Leader:
     """The lead of a listener, which belongs to one thread at a time.
 
-    Before a thread that leads does what may take long it calls `enter`, and afterwards `leave`,
-    which says whether it still leads.
+    The leading thread calls `enter` before work that may take long, and afterwards `leave`, which
+    returns whether it still leads.
 
     Args:
       turn: waits for sockets and serves them; called by the leading thread. It may raise
         RelievedError.
-      again: has the thread that leads look at a connection again.
-      notify: wakes the thread that leads from its wait for sockets.
+      again: makes the leading thread check a connection again.
+      notify: wakes the leading thread from its wait for sockets.
 
     Attributes:
-      name: of the listener, which its threads are named after.
-      owner: the thread that leads; None while nobody does.
-      is_stopped: whether nobody leads any more.
+      name: the listener's name, after which its threads are named.
+      owner: the leading thread; None while no thread leads.
+      is_stopped: whether no thread leads any more.
       inline: the leading thread's activity, if it may take long.
-      is_resting: whether the thread that watches waits to be woken.
+      is_resting: whether the watching thread waits for a wake-up.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Leader:
     def enter(self, served: ServedStream | None, is_answer: bool) -> None:
         """Start a call that may take long."""
         self.inline = (served, is_answer)
-        # After that: the watcher looks at both in the other order.
+        # Checked only now: the watcher sets `is_resting` first and then checks `inline`.
         if self.is_resting:
             self.wake_watcher()
 
     def wake_watcher(self) -> None:
-        """Wake the watching thread to look again."""
+        """Wake the watching thread to check again."""
         self.is_resting = False
         self._rested.set()
 
@@ -159,7 +159,7 @@ class Leader:
 
         Args:
           call: the function.
-          served: the stream that it is about, if it is about one.
+          served: the stream concerned, if any.
 
         Raises:
           RelievedError: another thread leads when it is done.
@@ -170,7 +170,7 @@ class Leader:
         if not self.leave(owner):
             raise RelievedError
 
-    # The thread that leads.
+    # The leading thread.
 
     def _new_owner(self) -> OwnerThread:
         return OwnerThread(f"{self.name} leads")
@@ -279,7 +279,7 @@ class Leader:
         """Wait until there is something to watch again."""
         self._rested.clear()
         self.is_resting = True
-        # After that: the thread that leads does both in the other order.
+        # Checked only now: the leading thread sets `inline` first and then checks `is_resting`.
         if self.inline is None and not self.is_stopped:
             self._rested.wait()
         self.is_resting = False

@@ -60,7 +60,7 @@ class Streams:
         self._changed = changed
 
     def open(self, connection: ServerConnection, call: ServerCall) -> None:
-        """Open a stream, or end the call with the reason; called by the thread that leads."""
+        """Open a stream, or end the call with the reason; called by the leading thread."""
         try:
             served = self._served(connection, call)
         except StreamStatusError as error:
@@ -138,10 +138,10 @@ is also the share of all connections without a stream so far: anybody can open m
 make the server work with handshakes, requests without a token or health checks."""
 
 _MORE_SOCKETS = 64
-"""Sockets that have no stream, beyond the number of streams."""
+"""Maximum number of sockets beyond the maximum number of streams, for clients without a stream."""
 
 _MORE_STREAMS = 100
-"""Streams of a connection beyond the limit of all streams: those are refused with a reason."""
+"""Number of streams of a connection beyond the listener's limit, to refuse them with a reason."""
 
 _MAX_STREAMS_OF_CONNECTION = 4096
 
@@ -151,18 +151,18 @@ class Http2Listener(Listener):
 
     Args:
       options: the streams to serve, and their limits.
-      address: `host:port` or `unix:path`; port 0 takes a free one.
+      address: `host:port` or `unix:path`; port 0 selects a free port.
       tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
 
     Raises:
-      OSError: the address is taken, or does not belong to this machine.
+      OSError: the address is in use, or does not belong to this machine.
     """
 
     def __init__(self, options: ListenerOptions, address: str, tls: ssl.SSLContext | None):
         self._poll = select.epoll()
-        # Connections on which something happened that the thread that leads has not seen.
+        # Connections with events that the leading thread has not processed yet.
         self._ready: collections.deque[ServerConnection] = collections.deque()
-        # Those that are not known, with what the poll said.
+        # Unknown connections, with the events that the poll reported.
         self._strangers: collections.deque[tuple[ServerConnection, int]] = collections.deque()
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._bell = SelfPipe()
@@ -252,7 +252,7 @@ class Http2Listener(Listener):
             # Nothing is lost if another thread leads from here on: the poll, which is
             # level-triggered, reports the other sockets to that thread again.
             elif connection.is_queued:
-                # It has had its turn. What it sent stays in its socket until the next one.
+                # It already had its turn; further input stays in its socket until the next one.
                 if mask & select.EPOLLOUT:
                     with connection.lock:
                         connection.flush(is_writable=True)
@@ -261,7 +261,7 @@ class Http2Listener(Listener):
                 self._strangers.append((connection, mask))
             else:
                 self._serve(connection, mask)
-        # One of them: those that send less than they may do not wait for all that send more.
+        # Only one per turn, so that modest clients do not wait for all the greedy ones.
         if self._ready:
             queued = self._ready.popleft()
             queued.is_queued = False
@@ -270,7 +270,7 @@ class Http2Listener(Listener):
             self._serve_strangers()
 
     def _serve_strangers(self) -> None:
-        """Serve connections that are not known, for a while, and rests if that was not enough."""
+        """Serve unknown connections for a while, then rest if some are left."""
         ends = time.perf_counter() + _SHARE_SECONDS
         while self._strangers:
             connection, mask = self._strangers.popleft()
@@ -278,9 +278,9 @@ class Http2Listener(Listener):
             self._serve(connection, mask)
             if time.perf_counter() > ends:
                 # A process that always computes keeps its processor for some milliseconds while
-                # other processes of this server wait for it. Rests let them in: beside checks of
-                # health with much metadata at two processes the 99th percentile of a step was
-                # 1.1 to 1.8 ms without them and is 0.7 to 0.9 (row 50).
+                # this server's other processes wait for it. Rests let them run: during health
+                # checks with much metadata at two processes, the 99th percentile of a step was
+                # 1.1 to 1.8 ms without rests and is 0.7 to 0.9 ms with them (row 50).
                 time.sleep(_SHARE_SECONDS)
                 break
 
@@ -298,7 +298,7 @@ class Http2Listener(Listener):
                         with connection.lock:
                             connection.flush()
                     return
-                mask = 0  # It was received.
+                mask = 0  # `receive_request` has already received the input.
             if connection.is_encrypting:
                 if mask and connection.is_open:
                     self._handshakes.go_on(connection)
@@ -307,7 +307,7 @@ class Http2Listener(Listener):
                 if mask & select.EPOLLOUT:
                     with connection.lock:
                         connection.flush(is_writable=True)
-                # What was received before is done first, so that it does not pile up.
+                # Earlier events are processed first, so that they do not pile up.
                 if not connection.half.events:
                     connection.advance(bool(mask & ~select.EPOLLOUT))
                 if connection.stalled:
