@@ -147,7 +147,7 @@ WRONG: list[tuple[Callable[[Path, Path], list[str]], int, str]] = [
     (lambda run, tmp: ["inspect", str(tmp / "no.mcap")], 1, "No such file"),
     (lambda run, tmp: ["replay", str(tmp / "no.mcap")], 1, "No such file"),
     (lambda run, tmp: ["replay", str(run), "--address", "0.0.0.0:0"], 2, "--insecure"),
-    (lambda run, tmp: ["record", str(run), "--upstream", "localhost:1"], 1, "file already"),
+    (lambda run, tmp: ["record", str(run), "--upstream", "localhost:1"], 1, "file exists"),
     (lambda run, tmp: ["record", str(tmp / "a"), "--upstream", "nowhere"], 2, "looks like"),
     (lambda run, tmp: ["record", str(tmp / "a"), "--upstream", "env.host:1"], 2, "--tls-ca"),
     (lambda run, tmp: ["record", str(tmp / "a")], 2, "--upstream"),

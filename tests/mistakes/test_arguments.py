@@ -80,6 +80,8 @@ WRONG: list[Wrong] = [
     Wrong("a", "requested_observations", [3], "got [3]", NAMES),
     Wrong("a", "nested_tensors", "no", "got 'no'", FLAG),
     Wrong("a", "unwrap_single", 0, "got 0", FLAG),
+    Wrong("a", "arrays", "tf", "arrays='tf'", "expected one of 'numpy', 'torch', 'jax'"),
+    Wrong("a", "device", "cuda", "device='cuda'", "pass arrays='torch' or 'jax'"),
     Wrong("w", "create_world_settings", [("rows", 6)], "got [('rows', 6)]", VALUES),
     Wrong("w", "create_world_settings", "rows=6", "got 'rows=6'", VALUES),
     Wrong("w", "join_world_settings", 5, "got 5", VALUES),

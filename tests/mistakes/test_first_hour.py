@@ -340,4 +340,4 @@ def test_what_a_subclass_or_an_extension_has_takes_the_place_of_the_hint(catch: 
 def test_the_signature_is_the_one_of_the_method() -> None:
     for kind in (DmEnvAdaptor, AsyncDmEnvAdaptor, BatchedEnvironment):
         assert list(inspect.signature(kind.reset).parameters) == ["self", "settings"]
-        assert (kind.reset.__doc__ or "").startswith("Begins a new sequence")
+        assert (kind.reset.__doc__ or "").startswith("Begin a new sequence")

@@ -50,7 +50,7 @@ SERVED = (
 AT_SERVE: dict[str, Mistake] = {
     "a class": Mistake(lambda: serve(Thing), "the environment", "the class Thing", SERVED),
     "a class without reset": Mistake(
-        lambda: serve(Stepping), "the environment", "as it has no reset;", SERVED,
+        lambda: serve(Stepping), "the environment", "it has no reset;", SERVED,
     ),
     "a class of Python": Mistake(lambda: serve(dict), "the environment", "the class dict", SERVED),
     "a class in a dict": Mistake(

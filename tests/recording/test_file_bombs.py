@@ -256,7 +256,7 @@ def test_a_damaged_recording_is_no_defect_of_the_command(tmp_path: Path) -> None
 def test_the_limits_say_what_is_too_much(tmp_path: Path) -> None:
     path = tmp_path / "steps.mcap"
     path.write_bytes(session(16, 1 << 20, 4))
-    with pytest.raises(RecordingError, match=r"kept of it takes more.*Limits\.chunk_bytes"):
+    with pytest.raises(RecordingError, match=r"contents take more.*Limits\.chunk_bytes"):
         read(path, Limits(chunk_bytes=32 << 20))
     assert len(read(path).episodes[0]) == 64
     with pytest.raises(RecordingError, match=r"chunk of \d+ bytes.*Limits\.chunk_bytes"):

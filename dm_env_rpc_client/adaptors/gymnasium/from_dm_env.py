@@ -31,7 +31,7 @@ from dm_env_rpc_client.environment.worlds import make
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.tensors import nesting
+from dm_env_rpc_client.tensors import array_kinds, nesting
 from dm_env_rpc_client.tensors.displays import images
 from dm_env_rpc_client.tensors.displays.markup import leaf_paths
 from dm_env_rpc_client.tensors.displays.spec_tables import value_range
@@ -270,10 +270,18 @@ def make_remote(
       `GymnasiumEnv`.
 
     Raises:
+      SpecError: `arrays` is not "numpy": Gymnasium's own wrappers convert.
       As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server.
     """
     arguments.flag("unwrap_single", unwrap_single)
     check_form(seed_setting, render_mode, render_observation)
+    asked = make_kwargs.get("arrays", "numpy")
+    array_kinds.check_names(asked, make_kwargs.get("device"))
+    if asked != "numpy":
+        raise SpecError(
+            f"arrays={asked!r}: Remote-v0 returns NumPy's arrays; wrap it in one of Gymnasium's "
+            "wrappers, such as gymnasium.wrappers.NumpyToTorch"
+        )
     keywords: dict[str, Any] = {
         **make_kwargs,
         "requested_observations": requested_observations,
