@@ -187,7 +187,7 @@ def _construct_row(
     if hasattr(made, "close"):
         made.close()
     raise RequestError.invalid(
-        f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, and batches consist of "
+        f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, but batches consist of "
         "environments with one agent"
     )
 

@@ -1,4 +1,4 @@
-"""The connections of a listener: accepted, with TLS encrypted, and in time closed."""
+"""The connections of a listener: accepting them, encrypting them with TLS, closing them."""
 
 from __future__ import annotations
 
