@@ -167,7 +167,7 @@ def test_pettingzoo(transport: Any) -> None:
                 with pytest.raises(DmEnvRpcError, match="an instance of Duel"):
                     make(server.address, transport=transport)
         assert duel.threads.closed == 0
-        with pytest.raises(DmEnvRpcError, match="hosts a PettingZooGame, and batches consist of"):
+        with pytest.raises(DmEnvRpcError, match="hosts a PettingZooGame, but batches consist of"):
             make(server.address, {"num_envs": 2})
         assert server.stop()
         assert server.errors == []

@@ -1,7 +1,7 @@
 """Arrays as images: the arrays that are shown as images, and their colours.
 
-Boolean arrays, and grey or RGB images in uint8, are shown unchanged. In all other arrays the colours
-represent a range of values: the spec's, or the array's if the spec has none.
+Boolean arrays, and grey or RGB images in uint8, are shown unchanged. In all other arrays the
+colours represent a range of values: the spec's, or the array's if the spec has none.
 """
 
 from __future__ import annotations
