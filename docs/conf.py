@@ -132,6 +132,32 @@ def _value(name: str, value: Any) -> str:
     return name
 
 
+def _prose_in_raises(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, *rest: Any
+) -> None:
+    """Mark entries of a `Raises` section that are prose, such as "As `step`", for Napoleon.
+
+    Napoleon, which runs later, would take the text before the first colon as an exception's name.
+    """
+    lines: list[str] = rest[0]
+    inside = prose = False
+    indent = 0
+    for index, line in enumerate(lines):
+        depth = len(line) - len(line.lstrip())
+        if line.strip() == "Raises:":
+            inside, prose, indent = True, False, 0
+        elif inside and line.strip():
+            indent = indent or depth
+            inside = depth >= indent > 0
+            if inside and depth == indent:
+                if re.match(r"[A-Za-z_][\w.]*(,? [A-Z][\w.]*| or [\w.]+)*:", line.strip()):
+                    prose = False
+                elif prose:
+                    lines[index] = "  " + line
+                else:
+                    lines[index], prose = line[:indent] + ":" + line[indent:], True
+
+
 def _without_docstrings_of_modules(app: Sphinx, what: str, *rest: Any) -> None:
     """The pages of the API have introductions of their own."""
     if what == "module":
@@ -204,6 +230,7 @@ def setup(app: Sphinx) -> None:
     _keep_given_signatures()
     roles.register_local_role("name", _name)  # type: ignore[arg-type]
     app.connect("autodoc-process-signature", _with_values)
+    app.connect("autodoc-process-docstring", _prose_in_raises, priority=400)
     app.connect("autodoc-process-docstring", _without_docstrings_of_modules)
     app.connect("missing-reference", _link_to_dm_env)
     app.connect("doctree-read", _with_dashes)

@@ -158,6 +158,17 @@ def test_defaults_are_shown_as_what_they_are(site: Path) -> None:
     } == expected
 
 
+def test_exceptions_are_names(site: Path) -> None:
+    """Napoleon takes the text before the first colon of an entry for the name of an exception."""
+    count = 0
+    for path in (site / "reference" / "api").glob("*.html"):
+        for raises in re.findall(r"Raises<span.*?</dd>", path.read_text(), re.DOTALL):
+            for text in re.findall(r"<strong>(.*?)</strong>", raises, re.DOTALL):
+                count += 1
+                assert re.fullmatch(r"[\w.]+|, | or ", re.sub("<.*?>", "", text)), path.name
+    assert count > 100
+
+
 def test_the_reference_has_the_options_of_every_command(site: Path) -> None:
     text = (site / "reference" / "command-line.html").read_text()
     group = typer.main.get_command(app)
