@@ -19,9 +19,9 @@ EVERYWHERE: Mapping[str, Sequence[str]] = {
         "anything else arrives as its `repr`",
     ],
     "how-to/batches.md": [
-        "A row rejects the values that a single environment rejects, with the same text",
-        "nothing is wrapped, parsed, broadcast or cut off",
-        "The only rounding is from float64 to float32.",
+        "A row rejects the values that a single environment rejects, with the same error text",
+        "no value is wrapped, parsed, broadcast or truncated",
+        "The only rounding of values in a batch is from float64 to float32.",
         "The TimeStep from an environment's `reset` counts as FIRST",
     ],
 }
@@ -85,7 +85,7 @@ DIFFERENT: Sequence[Different] = [
     ),
     Different(
         "how-to/batches.md",
-        "A stream cannot signal this: its next step fails with FAILED_PRECONDITION until a reset",
+        "an environment with its own stream fails with FAILED_PRECONDITION at each step until a reset",
         ["streams", "streams, SAME_STEP", "make", "make_async", "make, grpc"],
         ["what follows an end that did not fit"],
         _until_a_reset,
