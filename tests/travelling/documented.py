@@ -85,7 +85,10 @@ DIFFERENT: Sequence[Different] = [
     ),
     Different(
         "how-to/batches.md",
-        "an environment with its own stream fails with FAILED_PRECONDITION at each step until a reset",
+        (
+            "an environment with its own stream fails with FAILED_PRECONDITION at each step until "
+            "a reset"
+        ),
         ["streams", "streams, SAME_STEP", "make", "make_async", "make, grpc"],
         ["what follows an end that did not fit"],
         _until_a_reset,
