@@ -135,8 +135,8 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
         (way, "agents: a value that does not fit"): (
             "how-to/pettingzoo.md",
             (
-                "`AgentsFailedError` names it and the cause; all streams are ended and the world "
-                "is destroyed."
+                "`AgentsFailedError` reports the agent and the cause; all streams are ended and "
+                "the world is destroyed."
             ),
         )
         for way in (
