@@ -105,7 +105,7 @@ STATED = [
     Stated("docs/explanations/how-a-step-travels.md", r"answers have more than (\d+) MiB",
            base_adaptor.AHEAD_BYTES / MIB),
     Stated("docs/explanations/performance.md", r"is noticed within (\d+) seconds", FROZEN, True),
-    Stated("docs/explanations/performance.md", r"stands still for (\d+) seconds is not lost",
+    Stated("docs/explanations/performance.md", r"pauses for (\d+) seconds is not considered lost",
            sockets.KEEPALIVE_SECONDS),
     Stated("docs/explanations/reliability.md", r"within (\d+) s", FROZEN, True),
     Stated("CHANGELOG.md", r"A launched server has (\d+) s until it must answer",
