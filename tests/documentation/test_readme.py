@@ -44,6 +44,7 @@ FOREIGN = {
     "docs/how-to/parquet.md": "pyarrow",
     "docs/how-to/wrappers.md": "dm_env_wrappers",
     "docs/tutorials/ppo.md": "stable_baselines3",
+    "docs/tutorials/tensor-simulator.md": "torch",
 }
 """Pages whose snippets need a package of the extra `test-foreign`."""
 
@@ -93,6 +94,8 @@ def stand_ins(name: str, port: HeldPort) -> Mapping[str, str]:
         return {'"ssh"': f"{sys.executable!r}, {str(file)!r}", "5000": str(port.number)}
     if name == "docs/tutorials/ppo.md":
         return {"STEPS = 100_000": "STEPS = 4_000"}
+    if name == "docs/tutorials/tensor-simulator.md":
+        return {"ITERATIONS = 60": "ITERATIONS = 2"}
     return {}
 
 
