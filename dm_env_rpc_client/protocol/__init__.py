@@ -1,6 +1,6 @@
-"""The protocol rules of client and server, without I/O.
+"""The protocol rules of client and server, implemented without I/O.
 
-The states of a connection are in `docs/explanations/states.md`.
+`docs/explanations/states.md` describes the states of a connection.
 """
 
 # Read `lifecycle.py` first, the table of states; then `envelopes.py` (requests and responses),

@@ -1,6 +1,7 @@
-"""Autoreset modes: what follows the last step of a row.
+"""Autoreset modes, which determine what follows the last step of a row.
 
-The modes are those of Gymnasium's `AutoresetMode`. dm_env environments follow NEXT_STEP.
+The modes are the members of Gymnasium's `AutoresetMode`. dm_env environments behave like
+NEXT_STEP.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 import dm_env
 
 MODES = {"NEXT_STEP": "NextStep", "SAME_STEP": "SameStep", "DISABLED": "Disabled"}
-"""The names of the modes, and their values in Gymnasium."""
+"""The names of the autoreset modes, and their values in Gymnasium."""
 
 
 def next_kind(mode: str) -> dm_env.StepType | None:

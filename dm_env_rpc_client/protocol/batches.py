@@ -1,9 +1,10 @@
-"""The names used by a batched world: several environments whose arrays have one row for each.
+"""The names used by batched worlds, whose arrays have one row for each environment.
 
-The protocol needs no additions: rows are the first axis of actions and observations, and everything
-else is sent as observations, settings and properties under these names. The guide "Serve a batch"
-(docs/how-to/batches.md) has the rules, also for servers in other languages. `num_rows` checks the
-rules for the specs of a world, `check_step` those for a step.
+Batches need no additions to the protocol. Rows are the first axis of actions and observations, and
+everything else is sent as observations, settings and properties under the names in this module.
+The guide "Serve a batch" (docs/how-to/batches.md) states the rules, including those for servers in
+other languages. `num_rows` checks the rules for the specs of a world, and `check_step` checks the
+rules for a step.
 """
 
 from __future__ import annotations
@@ -22,52 +23,56 @@ from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.tensors.memory_limits import described, sendable
 
 NUM_ENVS = "num_envs"
-"""The CreateWorld setting with the number of rows, an integer."""
+"""The CreateWorld setting that contains the number of rows, an integer."""
 
 ROWS = "rows"
-"""The prefix of settings with a value for each row, as in `rows.seed`."""
+"""The prefix of settings that have one value for each row, as in `rows.seed`."""
 
 RESET_MASK = "reset_mask"
-"""The Reset setting with the rows in which a sequence begins, bool [N]."""
+"""The Reset setting that selects the rows in which a new sequence begins, bool [N]."""
 
 AUTORESET_MODE = "autoreset_mode"
-"""The CreateWorld setting that requests a mode of Gymnasium's `AutoresetMode` by name; a property
-of the world has the actual mode."""
+"""The CreateWorld setting that requests a mode of Gymnasium's `AutoresetMode` by name. A property
+of the world contains the mode in effect."""
 
 STEP_MASK = "step_mask"
-"""A reserved name: the action with which older clients step some rows of a batch, and the setting
-that requests it. Servers refuse both; recordings of those clients contain them."""
+"""A reserved name. Older clients use it for the action that steps only some rows of a batch, and
+for the setting that requests this action. Servers reject both, but recordings made with older
+clients contain them."""
 
 STEP_TYPE = "step_type"
-"""The observation with the type of each row's step, uint8 [N]: 0 FIRST, 1 MID, 2 LAST."""
+"""The observation that contains the type of each row's step, uint8 [N]: 0 is FIRST, 1 is MID, 2 is
+LAST."""
 
 ROW_ERRORS = "row_errors"
-"""The observation with the errors of rows in this step: "", or JSON of texts by index."""
+"""The observation that contains the errors of rows in a step: "", or a JSON object of texts by row
+index."""
 
 INFO_ARRAYS = "info_arrays"
-"""The observation with the bytes of large info arrays, one after another, uint8 [-1]."""
+"""The observation that contains the concatenated bytes of large info arrays, uint8 [-1]."""
 
 OF_BATCH = (STEP_TYPE, ROW_ERRORS, INFO_ARRAYS)
-"""The observations of a batch that its rows do not have."""
+"""The observations that exist only for a whole batch and not for its rows."""
 
 MAX_NUM_ENVS = "batch.max_num_envs"
-"""The property of a server that creates batches: the maximum number of rows."""
+"""The property that contains the maximum number of rows, on servers that create batches."""
 
 WORLD_NUM_ENVS = "batch.num_envs"
-"""The property of a batched world: the number of its rows."""
+"""The property of a batched world that contains its number of rows."""
 
 WORLD_AUTORESET_MODE = "batch.autoreset_mode"
 WORLD_FORM = "batch.form"
-"""Properties of a batched world: its `AutoresetMode` by name, and a description of its form."""
+"""The properties of a batched world that contain the name of its `AutoresetMode` and a description
+of its kind."""
 
 SETTINGS = frozenset((NUM_ENVS, AUTORESET_MODE, STEP_MASK))
 """The CreateWorld settings that concern the batch rather than its rows."""
 
 Specs: TypeAlias = Mapping[str, dm_env_rpc_pb2.TensorSpec]
-"""Specs by flat name."""
+"""TensorSpecs by flat name."""
 
 ROW_ERROR_BYTES = 4096
-"""The maximum size of a failed row's error text; the rest is cut off."""
+"""The maximum size, in bytes, of a failed row's error text. Longer texts are truncated."""
 
 _FIRST_MID_LAST = bytes((0, 1, 2))
 
@@ -84,7 +89,7 @@ _NUMBERS = frozenset(
 
 
 def num_rows(observations: Specs) -> int | None:
-    """Return the number of rows of a batched world; None for a world that is not batched.
+    """Return the number of rows of a batched world, or None for a world that is not batched.
 
     A world is batched if its step types and rewards have the same number of rows.
 
@@ -165,7 +170,7 @@ def check_step(values: Mapping[str, Any], count: int) -> None:
 
 
 def _check_discounts(discounts: Any, kinds: bytes) -> None:
-    """Raise ProtocolError if a LAST row has no discount to tell whether it terminated."""
+    """Raise ProtocolError if a LAST row lacks a discount that shows whether it terminated."""
     if discounts is None or discounts.dtype.kind != "f":
         return
     is_nan = np.isnan(discounts)
@@ -180,7 +185,7 @@ def _check_discounts(discounts: Any, kinds: bytes) -> None:
 
 
 def row_errors(text: Any, count: int) -> dict[int, str]:
-    """Return the errors in the observation `row_errors`, by row.
+    """Return the error texts in the observation `row_errors` by row index.
 
     Parsing stops at the first invalid entry. A JSON parser would build everything that a hostile
     server sends, and keep the last of two texts of one row.
@@ -210,17 +215,19 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
                 break
             at = _behind(text, at, ",", f"a comma or the end after the text of row {row}")
     if _end_of_space(text, at + 1) != len(text):
-        raise _invalid(f"unexpected text after the object, at character {at + 1}")
+        raise _invalid(
+            f"expected the end of the text after the object, got more text at character {at + 1}"
+        )
     return found
 
 
 def row_error(error: BaseException) -> str:
-    """Return the error text of a row."""
+    """Return the error text of a failed row."""
     return sendable(described(error), ROW_ERROR_BYTES)
 
 
 def row_errors_text(failures: Mapping[int, BaseException | str]) -> str:
-    """Return the observation `row_errors`: "" or the JSON of texts by index.
+    """Return the observation `row_errors`: "", or a JSON object of texts by row index.
 
     Args:
       failures: the exceptions raised by rows, or their texts.
@@ -241,7 +248,7 @@ def _end_of_space(text: str, at: int) -> int:
 
 
 def _behind(text: str, at: int, mark: str, what: str) -> int:
-    """Return the position after a mark and the white space around it."""
+    """Return the position after a punctuation mark and the white space around it."""
     at = _end_of_space(text, at)
     if text[at : at + 1] != mark:
         raise _invalid(f"expected {what} at character {at}, got {text[at : at + 20]!r}")
@@ -249,7 +256,7 @@ def _behind(text: str, at: int, mark: str, what: str) -> int:
 
 
 def _scanned(text: str, at: int, what: str) -> tuple[str, int]:
-    """Return a JSON string and the position after it."""
+    """Return the JSON string at a position, and the position after it."""
     if text[at : at + 1] != '"':
         raise _invalid(f"{what} is not a string: {text[at : at + 20]!r} at character {at}")
     try:
@@ -260,7 +267,7 @@ def _scanned(text: str, at: int, what: str) -> tuple[str, int]:
 
 
 def row_index(key: Any, count: int, where: str) -> int:
-    """Return the row index given by the key of a JSON object, such as "3".
+    """Return the row index for the key of a JSON object, such as "3".
 
     Args:
       key: the key.

@@ -1,8 +1,8 @@
-"""Envelopes: EnvironmentRequests from payload messages, and payloads from EnvironmentResponses.
+"""Wrapping of payloads in EnvironmentRequests, and unwrapping of EnvironmentResponses.
 
-The table at the top is derived from the descriptors: the type of a request determines its field in
-the envelope, and the answer must have the field of the same name, or `error` (introduction of the
-protocol overview).
+The table at the top of this module is derived from the protobuf descriptors. The type of a request
+determines its field in the envelope. The answer must set the field of the same name, or `error`
+(see the introduction of the protocol overview).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Request: TypeAlias = (
     | line_1_0_pb2.ListPropertyRequest
 )
 Response: TypeAlias = Any
-"""The response message for a request; an `Any` for an `Any`."""
+"""The response message for a request. The response to an `Any` is also an `Any`."""
 
 EnvironmentRequest = dm_env_rpc_pb2.EnvironmentRequest
 EnvironmentResponse = dm_env_rpc_pb2.EnvironmentResponse
@@ -58,17 +58,17 @@ _ERROR_TAG = varint(
     dm_env_rpc_pb2.EnvironmentResponse.DESCRIPTOR.fields_by_name["error"].number << 3 | 2
 )
 _CODE, _MESSAGE, _DETAIL = 1 << 3, 2 << 3 | 2, 3 << 3 | 2
-"""The tags of the fields of a Status."""
+"""The protobuf tags of the fields of a Status."""
 
 _DETAIL_BYTES = 64
-"""The size charged for each field of an error besides its contents, in bytes."""
+"""The size, in bytes, charged for each field of an error in addition to the field's contents."""
 
 DECODE_ERRORS = (protobuf_message.DecodeError, ValueError)
-"""Errors raised for invalid bytes. The pure-Python protobuf raises a ValueError for a string that
-is not UTF-8."""
+"""The exceptions that protobuf raises for invalid bytes. Its pure-Python implementation raises
+ValueError for a string that is not UTF-8."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A serialized message, in memory owned by the receiver."""
+"""A serialized message in a buffer that its receiver owns."""
 
 
 class EncodedRequest(NamedTuple):
@@ -81,15 +81,16 @@ class EncodedRequest(NamedTuple):
     """The serialized EnvironmentRequest."""
 
     decode: Callable[[Buffer], Any]
-    """Decodes the serialized answer; raises like `decode_response`."""
+    """A function that decodes the serialized answer and raises the same errors as
+    `decode_response`."""
 
 
 Outgoing: TypeAlias = Request | EncodedRequest
-"""A request that a connection can send."""
+"""A serialized request that a connection can send."""
 
 
 def encode_request(request: Request, limits: Limits = DEFAULT) -> EncodedRequest:
-    """Wrap a request in its envelope and serialize it.
+    """Wrap a request in an EnvironmentRequest and serialize it.
 
     Args:
       request: the request.
@@ -152,7 +153,7 @@ def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Re
     if answered == "error":
         raise DmEnvRpcError(response.error)
     raise ProtocolError(
-        f"the answer to a {field} request holds {answered or 'no payload'}; expected {field} or "
+        f"the answer to a {field} request contains {answered or 'no payload'}; expected {field} or "
         "error"
     )
 
@@ -172,7 +173,7 @@ def answer_field(payload: protobuf_message.Message) -> str:
 
 
 def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
-    """Return the error for an answer that would take too much memory.
+    """Return the error for an answer that would require too much memory.
 
     Args:
       field: the payload field of the request.
@@ -185,7 +186,7 @@ def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
 
 
 def _large_error(message: Buffer, size: int) -> status_pb2.Status | None:
-    """Return the error in a large answer, cut to `size` bytes; None for other answers.
+    """Return the error in a large answer, truncated to `size` bytes, or None if it has none.
 
     It is cut before parsing, because the parsed error would be in memory several times.
     """

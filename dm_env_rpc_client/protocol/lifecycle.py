@@ -1,9 +1,9 @@
-"""The states of a connection as one table, for clients and servers.
+"""The states of a connection, as one table for clients and servers.
 
-A connection is joined to a world or not; a joined one is in a sequence (RUNNING) or between two
-sequences. If the table has several next states for a request, the environment decides between them
-("States" in the protocol overview; StepRequest, ResetRequest and ResetWorldRequest in the
-reference).
+A connection is either joined to a world or not. A joined connection is either in a sequence
+(RUNNING) or between two sequences. If the table lists several next states for a request, the
+environment chooses one of them (see "States" in the protocol overview, and StepRequest,
+ResetRequest and ResetWorldRequest in the reference).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class State(enum.Enum):
 
     @property
     def is_joined(self) -> bool:
-        """Whether the connection is an agent of a world."""
+        """Whether the connection is joined to a world as an agent."""
         return self is not State.NOT_JOINED
 
     @classmethod
     def of_response(cls, state: int) -> State:
-        """Return the state for the number in a StepResponse; ProtocolError if it is invalid."""
+        """Return the state for a number in a StepResponse, or raise ProtocolError."""
         try:
             return _BY_NUMBER[state]
         except KeyError:
@@ -47,7 +47,7 @@ class State(enum.Enum):
 
     @property
     def number(self) -> int:
-        """The EnvironmentStateType of a state that may occur in a StepResponse."""
+        """The EnvironmentStateType of a state that can occur in a StepResponse."""
         return _NUMBERS[self]
 
 
@@ -88,12 +88,12 @@ TRANSITIONS[State.NOT_JOINED, "reset_world"] = frozenset({State.NOT_JOINED})
 
 
 def next_states(state: State, request: str) -> frozenset[State]:
-    """Return the possible states after `request`; empty if it is not allowed."""
+    """Return the possible states after `request`, which are none if it is not allowed."""
     return TRANSITIONS.get((state, request), frozenset())
 
 
 def advance(state: State, request: str, answered: State) -> State:
-    """Return `answered`, the state in an answer; ProtocolError if it is not a possible one."""
+    """Return `answered` if it is a possible next state; otherwise raise ProtocolError."""
     if answered not in next_states(state, request):
         raise ProtocolError(
             f"the server went from {state.name} ({state.value}) to {answered.name} "
@@ -103,14 +103,14 @@ def advance(state: State, request: str, answered: State) -> State:
 
 
 def step_type(before: State, after: State) -> dm_env.StepType:
-    """Return the type of the step that led from one state to the next."""
+    """Return the type of the step that leads from one state to the next."""
     if before is not _RUNNING:
         return _FIRST
     return _MID if after is _RUNNING else _LAST
 
 
 class Lifecycle:
-    """The state of one connection, updated with each answer, at either end.
+    """The state of one connection, which the client and the server each update with every answer.
 
     Attributes:
       state: the current state.
@@ -125,11 +125,11 @@ class Lifecycle:
         self.world_name = ""
 
     def allows(self, request: str) -> bool:
-        """Whether a request, given by its payload field, is allowed in the current state."""
+        """Whether a request with this payload field is allowed in the current state."""
         return bool(next_states(self.state, request))
 
     def answered(self, field: str, request: Any, answer: Any) -> None:
-        """Update the state after a request was answered without an error.
+        """Update the state after a successful answer to a request.
 
         Args:
           field: the payload field of both.
@@ -158,7 +158,7 @@ class Lifecycle:
             self.state = State.INTERRUPTED
 
     def stepped(self, after: State) -> None:
-        """Update the state after a step; raises like `answered`."""
+        """Update the state after a step, and raise the same errors as `answered`."""
         before = self.previous = self.state
         self.state = after
         if before is not _RUNNING or after is not _RUNNING:

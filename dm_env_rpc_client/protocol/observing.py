@@ -1,7 +1,7 @@
-"""One hook for the requests of this process, from its clients and to its servers.
+"""A hook for the requests that clients of this process send and its servers receive.
 
-The hook is looked up when a connection or a server's stream is opened, not in each step: without a
-hook, both use the same classes as if this module did not exist.
+The hook is looked up when a connection or a server's stream is opened, not in each step. Without a
+hook, connections and streams use the same classes as if this module did not exist.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class ObservedRequest:
 
 
 RequestHook: TypeAlias = Callable[[ObservedRequest], object]
-"""A function that is called once for each request; its result is ignored."""
+"""A function that is called once for each request. Its return value is ignored."""
 
 _hook: RequestHook | None = None
 _has_failed = False
 
 
 def observe_requests(hook: RequestHook | None) -> None:
-    """Call a function with each request on connections and streams that are opened from now on.
+    """Call a function for each request on connections and streams that are opened after this call.
 
     The thread that has read the answer, or is about to send it, calls the function and is delayed
     by it. Several threads may call it at once. Its exceptions are logged, the first one as a
@@ -75,17 +75,19 @@ def observe_requests(hook: RequestHook | None) -> None:
     """
     global _hook
     if hook is not None and not callable(hook):
-        raise TypeError(f"hook must be a function of an ObservedRequest, or None, got {hook!r}")
+        raise TypeError(
+            f"hook must be a function that accepts an ObservedRequest, or None, got {hook!r}"
+        )
     _hook = hook
 
 
 def installed_hook() -> RequestHook | None:
-    """Return the argument of `observe_requests`."""
+    """Return the hook that was passed to `observe_requests`."""
     return _hook
 
 
 def tell(hook: RequestHook, request: ObservedRequest) -> None:
-    """Call a hook; log its exceptions."""
+    """Call a hook, and log its exceptions."""
     global _has_failed
     try:
         hook(request)
@@ -95,7 +97,7 @@ def tell(hook: RequestHook, request: ObservedRequest) -> None:
 
 
 def pipeline_to(address: str) -> Pipeline:
-    """Return the pipeline of a new connection to the server at an address."""
+    """Return the pipeline for a new connection to the server at an address."""
     hook = _hook
     return Pipeline(address) if hook is None else ObservedPipeline(address, hook)
 

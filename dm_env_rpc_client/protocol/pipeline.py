@@ -1,13 +1,14 @@
-"""The pending requests of one stream, matched with their answers.
+"""The pending requests of one stream, which are matched with their answers.
 
-Answers carry no id: the n-th answer belongs to the n-th request, and nothing else relates them
-("Streaming" in the protocol overview). So there is one FIFO. As soon as the match is uncertain, the
-pipeline is poisoned: every pending request fails with the first cause chained, and so does every
-later one. An error Status is an ordinary answer and fails only its own request.
+Answers carry no ID. The n-th answer responds to the n-th request, and only this order relates them
+(see "Streaming" in the protocol overview), so a pipeline is a single FIFO. As soon as the order is
+uncertain, the pipeline is poisoned: every pending and every later request fails with the first
+cause chained to its error. An error Status is an ordinary answer and fails only its own request.
 
-There is no I/O and no lock here. The shells (`client/connection.py`, `client/async_pipeline.py`)
-write requests in the order in which they push them, pass answers to `Pipeline.answer` in the order
-in which they read them, and wake the waiters after releasing their locks.
+This module performs no I/O and uses no locks. Its callers (`client/connection.py`,
+`client/async_pipeline.py`) write requests in the order in which they push them, pass answers to
+`Pipeline.answer` in the order in which they read them, and wake waiting threads only after
+releasing their own locks.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from dm_env_rpc_client.protocol.lifecycle import Lifecycle
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 MAX_REQUESTS_IN_FLIGHT = 1024
-"""The maximum number of pending requests. Further requests wait; otherwise answers could fill the
-buffers until the peer stops reading."""
+"""The maximum number of pending requests. Further requests wait, because unread answers could
+otherwise fill the buffers until the peer stops reading."""
 
 MAX_BYTES_IN_FLIGHT = 64 << 20
-"""The maximum total size of pending requests. A larger request is sent if no other is pending."""
+"""The maximum total size of pending requests, in bytes. A larger request is sent only when no
+other request is pending."""
 
 
 class Pending:
@@ -89,7 +91,7 @@ class Pending:
         deadline: float | None = None,
         limits: Limits | None = None,
     ) -> Pending:
-        """Create a pending request whose answer updates `lifecycle` and is within `limits`."""
+        """Create a pending request that updates `lifecycle` and limits its answer to `limits`."""
         if isinstance(request, envelopes.EncodedRequest):
             return cls(request, interpret, deadline, lifecycle)
         encoded = envelopes.encode_request(request, limits or DEFAULT)
@@ -97,13 +99,13 @@ class Pending:
 
     @classmethod
     def failed(cls, encoded: envelopes.EncodedRequest, error: BaseException) -> Pending:
-        """Create the finished request for an error that occurred before sending."""
+        """Create an already finished request for an error that occurred before sending."""
         pending = cls(encoded)
         pending.finish(None, error)
         return pending
 
     def finish(self, result: Any, error: BaseException | None) -> None:
-        """Set the outcome; later calls are ignored."""
+        """Set the outcome of the request. Later calls are ignored."""
         if self.outcome is None:
             self.outcome = (result, error)
             # Dropped: they may refer to the sending adaptor, which may be unused by now.
@@ -111,11 +113,11 @@ class Pending:
 
     @property
     def error(self) -> BaseException | None:
-        """The error if the request has failed; None if it has succeeded or is pending."""
+        """The error if the request has failed, or None if it has succeeded or is pending."""
         return None if self.outcome is None else self.outcome[1]
 
     def wake(self) -> None:
-        """Call the waiters."""
+        """Call the functions that wait for the outcome."""
         while self.waiters:
             try:
                 waiter = self.waiters.pop()
@@ -124,7 +126,7 @@ class Pending:
             waiter()
 
     def result(self) -> Any:
-        """Return the outcome or raise it."""
+        """Return the result of the request or raise its error."""
         assert self.outcome is not None, "the request is still pending"
         result, error = self.outcome
         if error is not None:
@@ -168,16 +170,16 @@ class Pipeline:
 
     @property
     def oldest(self) -> Pending | None:
-        """The request that the next answer belongs to; None if none is pending."""
+        """The request that the next answer responds to, or None if no request is pending."""
         return self.fifo[0] if self.fifo else None
 
     def check_usable(self) -> None:
-        """Raise, with the first cause chained, if the pipeline is poisoned."""
+        """Raise an error, with the first cause chained to it, if the pipeline is poisoned."""
         if self.poisoned_by is not None:
             raise self._consequence() from self.poisoned_by
 
     def push(self, pendings: Iterable[Pending]) -> list[bytes]:
-        """Add requests while they fit.
+        """Add requests as long as they fit within the limits.
 
         Returns:
           The messages of the added requests, to be written now.
@@ -200,7 +202,7 @@ class Pipeline:
         return messages
 
     def begin(self, pending: Pending) -> bool:
-        """Add a request like `push`, but only if no other is pending; return whether it was added.
+        """Add a request only if no other is pending, and return whether it was added.
 
         No lock is needed: a thread that poisons the pipeline also ends the stream, which the thread
         waiting for the answer notices.
@@ -266,7 +268,7 @@ class Pipeline:
         return pending
 
     def poison(self, cause: BaseException) -> list[Pending]:
-        """Make the pipeline permanently unusable; only the first cause is kept.
+        """Make the pipeline permanently unusable, and keep only the first cause.
 
         Returns:
           The requests whose waiters the caller must wake: `answered`, in case an interrupt has
@@ -281,7 +283,7 @@ class Pipeline:
         return woken
 
     def fail(self, pending: Pending) -> None:
-        """Fail a request of a poisoned pipeline; finished requests are unchanged."""
+        """Fail a request of a poisoned pipeline unless the request has already finished."""
         if pending.outcome is None:
             error = self._consequence(f"waiting for the answer to a {pending.field} request")
             error.__cause__ = self.poisoned_by

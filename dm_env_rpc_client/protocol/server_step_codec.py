@@ -1,9 +1,10 @@
-"""Steps of one agent as bytes, on the server: the mirror image of `step_codec`.
+"""Encoding and decoding of one agent's steps on the server, the mirror image of `step_codec`.
 
-A StepRequest in the usual form is read without protobuf messages. A StepResponse is joined from
-parts that follow from the specs and the memory of the arrays, which is copied once. Requests
-repeat: most agents act with a few integers and always request the same observations. Therefore
-requests that contain only scalars are cached by their bytes.
+A StepRequest in the usual layout is read without creating protobuf messages. A StepResponse is
+joined from constant parts, which are derived from the specs, and the memory of the arrays, which
+is copied only once. Requests often repeat, because most agents act with a few integers and always
+request the same observations. Therefore requests that contain only scalars are cached by their
+bytes.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ _STATES = {
 
 _MAX_KNOWN_BYTES = 128
 _MAX_KNOWN = 1024
-"""The maximum size of a cached request, and the maximum number of them."""
+"""The maximum size of a cached request in bytes, and the maximum number of cached requests."""
 
 
 _MAX_FORMS, _MAX_KNOWN_TEXT = 64, 64
-"""The number of cached forms of answers, and the maximum length of their texts."""
+"""The maximum number of cached answer layouts, and the maximum length of the texts in a layout."""
 
 
 class StepAsked(NamedTuple):
     """The contents of a StepRequest."""
 
     actions: Mapping[str, Any]
-    """Actions by name: the result of `SpecManager.unpack`."""
+    """The actions by name, as returned by `SpecManager.unpack`."""
 
     requested: tuple[str, ...]
-    """The names of the requested observations, each once, in the order of the request."""
+    """The names of the requested observations without duplicates, in the order of the request."""
 
 
 class _Form:
-    """Answers with the same observations, each of one size: only elements and state differ.
+    """The layout of answers that differ only in their elements and state.
 
     A reward, a discount and an observation of one element are encoded in 1.7 instead of 2.0 us,
     with an image of 28 KB in 2.4 instead of 3.8.
@@ -80,11 +81,11 @@ class _Form:
     def of(
         cls, writers: list[EntryWriter], values: Iterable[Any], parts: list[Buffer]
     ) -> _Form | None:
-        """Return the form of an answer; None if an observation may change its size.
+        """Return the layout of an answer, or None if the size of an observation can change.
 
         Args:
           writers: the writers of the observations.
-          values: the observations. All answers of a form have the same texts.
+          values: the observations. All answers of one layout have the same texts.
           parts: the parts of the answer.
         """
         fields: list[tuple[Callable[[Any], Any], bytes, bytes]] = []
@@ -100,7 +101,7 @@ class _Form:
 
 
 class ServerStepCodec:
-    """A decoder of StepRequests and encoder of StepResponses.
+    """A decoder of StepRequests and an encoder of StepResponses.
 
     Args:
       actions: the specs of all actions.
@@ -132,7 +133,7 @@ class ServerStepCodec:
         self._known_requested: dict[bytes, tuple[str, ...]] = {}
 
     def decode(self, message: bytes) -> StepAsked | None:
-        """Decode a request.
+        """Decode a serialized StepRequest.
 
         Args:
           message: the serialized EnvironmentRequest.
@@ -161,7 +162,7 @@ class ServerStepCodec:
         return asked
 
     def encode(self, state: State, observations: Mapping[str, Any]) -> bytes:
-        """Return the serialized EnvironmentResponse of a step.
+        """Return the serialized EnvironmentResponse for a step.
 
         Args:
           state: the state after the step.
@@ -199,7 +200,7 @@ class ServerStepCodec:
         return b"".join(parts)
 
     def _may_know(self, key: tuple[Any, ...], observations: Mapping[str, Any]) -> bool:
-        """Whether the form of an answer with these texts may be cached."""
+        """Whether the layout of an answer with these texts can be cached."""
         texts = [observations[name] for name in self._texts if name in observations]
         is_short = all(type(text) is str and len(text) <= _MAX_KNOWN_TEXT for text in texts)
         return is_short and key not in self._forms
@@ -242,7 +243,7 @@ class ServerStepCodec:
         return StepAsked(actions, requested)
 
     def _read_requested(self, packed: bytes) -> tuple[str, ...] | None:
-        """Return the observation names for a packed list of UIDs; None if one is unknown."""
+        """Return the observation names for a packed list of UIDs, or None if one is unknown."""
         names = self._known_requested.get(packed)
         if names is not None:
             return names

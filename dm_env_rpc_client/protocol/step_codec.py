@@ -1,18 +1,20 @@
-"""Steps of one agent as bytes: the hot path.
+"""Encoding and decoding of one agent's steps, the hot path of the client.
 
-Almost everything in a step follows from the specs: UIDs, tags, lengths, shapes, the requested
-observations. These parts are serialized once, when the specs arrive. A StepRequest is then joined
-from them and the elements of its actions. In a StepResponse the known parts are compared with the
-received bytes, and large arrays are views of the memory into which the transport has read the
-message. Their elements are copied only once, out of the socket.
+The specs determine almost everything in a step: UIDs, tags, lengths, shapes and the requested
+observations. These constant parts are serialized once, when the specs arrive. A StepRequest is
+then joined from the constant parts and the elements of its actions. In a StepResponse, the
+constant parts are compared with the received bytes, and large arrays are views of the buffer into
+which the transport has read the message. The elements of large arrays are copied only once, out of
+the socket.
 
-The reader handles the form in which every protobuf library writes such a message: fields in order,
-elements packed, shapes complete. Every other legal form (elements one by one, open shapes, one
-element for all, fields in several parts, unknown fields) and every invalid message goes through
-protobuf and `SpecManager.unpack`, which report errors.
+The reader handles the encoding that every protobuf library writes for a StepResponse: fields in
+order, packed elements and complete shapes. All other valid encodings (unpacked elements, shapes
+with a variable dimension, one element for a whole array, fields in several parts, unknown fields)
+and all invalid messages are handled by protobuf and `SpecManager.unpack`, which report errors.
 
-Speed relative to the reference package (`python -m tests.benchmarks --only codec`): float32
-84x84x4 decode 168x to 200x, encode 58x to 65x; scalars decode 1.8x to 4x, encode 1.2x to 5x.
+Compared with the reference package (`python -m tests.benchmarks --only codec`), decoding is 168x
+to 200x as fast for float32 84x84x4 and 1.8x to 4x as fast for scalars. Encoding is 58x to 65x as
+fast for float32 84x84x4 and 1.2x to 5x as fast for scalars.
 """
 
 from __future__ import annotations
@@ -56,19 +58,19 @@ _ACTION = b"\x0a"
 _REQUESTED = b"\x12"
 
 _LARGE_BYTES = 1 << 14
-"""Larger messages are received into memory that is not cleared first."""
+"""The size, in bytes, above which messages are received into uninitialized memory."""
 
 _ALIGNMENT = 16
 
 _MAX_LAYOUTS = 8
-"""The maximum number of cached layouts, one for each size of an answer."""
+"""The maximum number of cached layouts. Each answer size has its own layout."""
 
 _MAX_KNOWN_REQUESTS = 1024
 """The maximum number of cached requests with one integer action."""
 
 
 def answer_memory(size: int) -> memoryview:
-    """Allocate memory for a message, so that the elements of one large observation are aligned.
+    """Allocate memory for a message so that the elements of a large observation are aligned.
 
     Args:
       size: the size of the message in bytes.
@@ -82,7 +84,7 @@ def answer_memory(size: int) -> memoryview:
 
 
 class StepCodec:
-    """An encoder of actions as StepRequests and decoder of observations from StepResponses.
+    """An encoder of actions into StepRequests and a decoder of observations from StepResponses.
 
     Args:
       actions: the specs of all actions.
@@ -126,7 +128,7 @@ class StepCodec:
         self._tail = _REQUESTED + varint(len(uids)) + uids if uids else b""
 
     def encode(self, action: Mapping[str, Any]) -> EncodedRequest:
-        """Return the encoded request of a step.
+        """Return the encoded StepRequest for a step.
 
         Args:
           action: values by name, flat or nested; names may be omitted.
@@ -157,7 +159,7 @@ class StepCodec:
         parts[0] = b"\x1a" + varint(size)
         if size + len(parts[0]) > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"the actions take {size} bytes together; a message holds at most "
+                f"the actions require {size} bytes together; a message can contain at most "
                 f"{MAX_MESSAGE_BYTES}"
             )
         request = EncodedRequest(_STEP, b"".join(parts), self.decode)
@@ -166,7 +168,7 @@ class StepCodec:
         return request
 
     def decode(self, message: Buffer) -> UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse:
-        """Decode an answer.
+        """Decode a serialized StepResponse.
 
         Args:
           message: the serialized EnvironmentResponse. Large arrays of the result are views of
@@ -221,7 +223,7 @@ class StepCodec:
             raise ProtocolError(f"the server violated its own specs: {error}") from error
 
     def _scan(self, message: Buffer) -> StepAnswer | None:
-        """Decode an answer in the usual form; return None for any other form."""
+        """Decode an answer in the usual encoding, or return None for any other encoding."""
         total = len(message)
         i = self._begin(message)
         readers = self._readers.by_uid
@@ -283,7 +285,7 @@ class StepCodec:
         return StepAnswer(state, dict(zip(self._names, values, strict=True)))
 
     def _begin(self, message: Buffer) -> int:
-        """Begin to decode an answer; return the position of its first field.
+        """Begin to decode an answer, and return the position of its first field.
 
         Raises:
           IndexError: the message is not a StepResponse in the usual form.
@@ -298,6 +300,6 @@ class StepCodec:
         return i
 
     def _learn(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]) -> None:
-        """Cache the layout of an answer, if answers of its size can have one."""
+        """Cache the layout of an answer if answers of its size can share a layout."""
         if StepLayout.fits(entries):
             self._layouts[len(message)] = StepLayout(message, state_at, entries)

@@ -1,11 +1,11 @@
-"""Tensors in the messages of a step, as bytes: reading and writing each action or observation.
+"""Reading and writing of the actions and observations in serialized step messages.
 
-Both ends use this table: a client writes actions and reads observations, a server reads actions and
-writes observations. Everything that follows from a field's spec is computed when its reader or
-writer is created.
+Both ends use this module: a client writes actions and reads observations, and a server reads
+actions and writes observations. Everything that depends only on a field's spec is computed when
+the field's reader or writer is created.
 
-The readers handle the form in which every protobuf library writes such a tensor: fields in order,
-elements packed, shapes complete. For any other legal form they return `MISSING`.
+The readers handle the encoding that every protobuf library writes for a Tensor: fields in order,
+packed elements and complete shapes. The readers return `MISSING` for any other valid encoding.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ KEY = 0x08
 VALUE = 0x12
 
 _MAX_KNOWN_INTEGERS = 1024
-"""The maximum number of cached values for each integer field without dimensions."""
+"""The maximum number of cached values for each scalar integer field."""
 
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_LENGTH = 16, 64
-"""The maximum number of cached texts for each scalar string field, and their maximum length."""
+"""The maximum number of cached texts for each scalar string field, and the maximum length of a
+cached text."""
 
 
 Reader: TypeAlias = Callable[[Buffer, int, int], Any]
-"""Decodes a Tensor from message[start:end]; returns `MISSING` if it is in an unusual form."""
+"""A function that decodes a Tensor from message[start:end], or returns `MISSING` if its encoding
+is unusual."""
 
 _NUMPY = (np.ndarray, np.generic)  # A constant: saves 75 ns in each step with a NumPy integer.
 
 
 class _Missing:
-    """A marker that no tensor has as its value."""
+    """A marker that is never the value of a tensor."""
 
 
 MISSING = _Missing()
-"""A reader's result for a tensor in an unusual form."""
+"""The value that a reader returns for a tensor with an unusual encoding."""
 
 
 class EntryWriter:
-    """An encoder of one field's entry in the map of a message.
+    """An encoder of one field's entry in the tensor map of a message.
 
     Args:
       field: the action or observation.
@@ -89,11 +91,11 @@ class EntryWriter:
 
     @property
     def around(self) -> tuple[bytes, bytes] | None:
-        """The fixed bytes before and after elements of constant size."""
+        """The constant bytes before and after elements of constant size."""
         return self._around
 
     def elements(self, value: Any) -> Any:
-        """Return the bytes of the elements, to be inserted between the parts of `around`.
+        """Return the bytes of the elements, which belong between the two parts of `around`.
 
         Raises:
           SpecError: as `write`.
@@ -115,11 +117,11 @@ class EntryWriter:
 
     @staticmethod
     def takes_integer(field: TensorField) -> bool:
-        """Whether a field's values are integers without dimensions."""
+        """Whether a field's values are scalar integers."""
         return field.shape == () and field.codec.dtype.kind in "iu"
 
     def write(self, value: Any) -> tuple[Buffer, ...]:
-        """Return the parts of the entry; a large array is one of them, without a copy.
+        """Return the parts of the entry, including any large array without copying it.
 
         Raises:
           SpecError: the value does not conform to the spec.
@@ -174,7 +176,7 @@ class EntryWriter:
 
 
 def as_integer(value: Any) -> int | None:
-    """Return a Python or NumPy integer as a Python integer; None for any other value."""
+    """Return a Python or NumPy integer as a Python integer, or None for any other value."""
     if type(value) is int:
         return value
     if isinstance(value, _NUMPY) and value.ndim == 0 and value.dtype.kind in "iu":
@@ -184,7 +186,7 @@ def as_integer(value: Any) -> int | None:
 
 
 class FieldReaders:
-    """Readers of the tensors in some fields.
+    """The readers of the tensors in a set of fields.
 
     Args:
       fields: the actions or observations.
@@ -218,7 +220,7 @@ class FieldReaders:
         }
 
     def begin(self, message: Buffer) -> None:
-        """Begin a message, whose strings, messages and open shapes share one budget.
+        """Begin a message whose strings, submessages and variable shapes share one memory budget.
 
         Raises:
           SpecError: these parts would take too much memory.
@@ -248,7 +250,7 @@ class FieldReaders:
 
 
 def read_entry(message: Buffer, i: int, end: int) -> tuple[int, int, int]:
-    """Read the beginning of an entry of a map from UIDs to Tensors.
+    """Read the beginning of an entry in a map from UIDs to Tensors.
 
       message: the message.
       i: the position of the entry's length, after its tag.
@@ -304,7 +306,7 @@ def elements_in(field: TensorField, end: int) -> tuple[int, int]:
 
 
 def _block_reader(field: TensorField) -> Reader:
-    """Return a reader for a fixed shape and elements stored as in memory."""
+    """Return a reader for a fixed shape whose elements are encoded as in memory."""
     codec, shape = field.codec, field.shape
     size = _product(shape) * codec.dtype.itemsize
     elements = b"\x0a" + varint(size) if size else b""
@@ -354,7 +356,7 @@ def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
 
 
 def _varint_reader(field: TensorField) -> Reader:
-    """Return a reader for a fixed shape and integers stored as varints."""
+    """Return a reader for a fixed shape whose integers are encoded as varints."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     tag = codec.tag[0]

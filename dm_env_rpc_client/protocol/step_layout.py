@@ -1,14 +1,14 @@
-"""Answers that differ only in their elements, read with one `struct.unpack` instead of by field.
+"""Reading of answers that differ only in their elements, with one `struct.unpack` for all fields.
 
-A server's answers to the steps of one agent have the same fields in the same order, and unless they
-contain changing strings, large integers or variable shapes, each element is always in the same
-place. So the first answer of a size is read field by field, and the bytes between its elements are
-stored; later answers of that size are compared with them. A reward, a discount and an observation
-are decoded in 2.9 instead of 6.2 us if the observation has one element, and in 2.8 instead of 6.9
-us if it is an image.
+A server's answers to the steps of one agent have the same fields in the same order. Unless the
+answers contain changing strings, large integers or variable shapes, each element is always in the
+same place. Therefore the first answer of a given size is read field by field, and the bytes
+between its elements are stored and compared with later answers of that size. A reward, a discount
+and an observation are decoded in 2.9 instead of 6.2 us if the observation has one element, and in
+2.8 instead of 6.9 us if it is an image.
 
-For most answers the comparison leaves nothing that could be wrong, so their elements are read only
-on demand (`UnreadStep`), or for many answers together (`timesteps.py`).
+For most answers, the comparison already proves the answer valid, so its elements are read only on
+demand (`UnreadStep`) or together with many other answers (`timesteps.py`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from dm_env_rpc_client.protocol.step_fields import MISSING, Reader, elements_in,
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _MAX_TEXT = 1 << 10
-"""The maximum length of a string that is stored as a part of answers."""
+"""The maximum length of a string that is stored as a constant part of answers."""
 
 _FORMATS = {"float32": "f", "float64": "d", "uint8": "B", "int8": "b"}
-"""The formats of scalars that are stored as in memory; bools need a check."""
+"""The `struct` formats of scalars that are encoded as in memory, except bools, which need a
+check."""
 
 
 class StepAnswer(NamedTuple):
     """The contents of a StepResponse."""
 
     state: int
-    """The EnvironmentStateType."""
+    """The EnvironmentStateType in the answer."""
 
     observations: dict[str, Any]
     """The requested observations by flat name: arrays, scalars and strings, as
@@ -61,7 +62,7 @@ class UnreadStep:
         self.found = found
 
     def read(self) -> dict[str, Any]:
-        """Return the observations."""
+        """Read and return the observations."""
         layout, message, found = self.layout, self.message, self.found
         values = layout.template.copy()
         for name, slot, scalar in layout.scalars:
@@ -72,10 +73,10 @@ class UnreadStep:
 
 
 class FoundEntry(NamedTuple):
-    """The place of an observation's tensor in an answer."""
+    """The location of an observation's tensor in an answer."""
 
     place: int
-    """The index of the observation among the requested ones."""
+    """The index of the observation among the requested observations."""
 
     name: str
     field: TensorField
@@ -86,7 +87,7 @@ class FoundEntry(NamedTuple):
 
 
 class _Hole(NamedTuple):
-    """A place where answers of one layout may differ."""
+    """A range of bytes where answers of one layout can differ."""
 
     offset: int
     size: int
@@ -94,11 +95,11 @@ class _Hole(NamedTuple):
     """The format code for `struct`."""
 
     entry: FoundEntry | None
-    """The observation with these elements; None for the state."""
+    """The observation that contains these elements, or None for the environment state."""
 
 
 class StepLayout:
-    """The common parts of answers of one size.
+    """The layout shared by answers of one size.
 
     Args:
       message: an answer with one state and one entry for each requested observation, and nothing
@@ -152,7 +153,7 @@ class StepLayout:
         )
 
     def _holes_of(self, entry: FoundEntry) -> list[_Hole]:
-        """Record how to read an observation; return the places where it may differ."""
+        """Record how to read an observation, and return the places where it can differ."""
         field, start, end = entry.field, entry.start, entry.end
         codec = field.codec
         if _is_string(entry):
@@ -169,7 +170,7 @@ class StepLayout:
         return [_Hole(start, end - start, f"{end - start}x", entry)] if end > start else []
 
     def _unpacker(self, holes: Sequence[_Hole]) -> tuple[Callable[[Buffer], Any], list[int]]:
-        """Return the unpacking function for answers, and the indices of the results to compare."""
+        """Return the unpacking function for answers and the indices of results to compare."""
         parts, compared = ["<"], []
         position = slot = 0
         for offset, size, code, entry in holes:
@@ -194,7 +195,7 @@ class StepLayout:
 
     @staticmethod
     def fits(entries: Sequence[FoundEntry]) -> bool:
-        """Whether answers with such entries can have a layout."""
+        """Whether answers with these entries can share a layout."""
         return all(
             len(entry.value) <= _MAX_TEXT
             if _is_string(entry)
@@ -203,7 +204,7 @@ class StepLayout:
         )
 
     def take(self, message: Buffer) -> UnreadStep | StepAnswer | None:
-        """Match an answer of the same size with the layout.
+        """Match an answer of the layout's size with the layout.
 
         Returns:
           The answer, unread if nothing can be wrong with it; None if it differs from the first one
@@ -218,7 +219,7 @@ class StepLayout:
         return UnreadStep(state, self, message, found)
 
     def _checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
-        """Read an answer; return None if the form of a field differs from the first answer."""
+        """Read an answer, or return None if the encoding of a field has changed."""
         values = UnreadStep(state, self, message, found).read()
         for name, read, start, end in self._others:
             value = values[name] = read(message, start, end)

@@ -112,7 +112,7 @@ def _converter(made: Any) -> str | None:
 
 
 def row_count(made: Any) -> int | None:
-    """Return the number of rows that an environment declares; None if it declares none."""
+    """Return the number of rows that an environment declares, or None if it declares none."""
     for owner, name in ((made, "num_envs"), (getattr(made, "unwrapped", made), "_num_envs")):
         count = getattr(owner, name, None)
         if isinstance(count, int | np.integer):
@@ -129,7 +129,7 @@ def _is_vector(made: Any) -> bool:
 
 
 def _first_axes(space: Any) -> list[int | None]:
-    """Return the sizes of the first axis of each array of a space; None where it has none."""
+    """Return the sizes of the first axis of each array of a space, or None where it has none."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         own = parts.values() if isinstance(parts, Mapping) else parts

@@ -425,7 +425,7 @@ _local = _Local()
 
 
 def current() -> Owner | None:
-    """Return the owner whose thread this is; None if it is no owner's."""
+    """Return the owner whose thread this is, or None if it is no owner's."""
     return _local.owner
 
 

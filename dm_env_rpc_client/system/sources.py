@@ -182,7 +182,7 @@ def _call(function: str, *arguments: Any, **settings: Any) -> Any:
 
 
 def _of_library(library: str, rest: str) -> Source:
-    """Return an environment of a library; SpecError if that is not installed."""
+    """Return an environment of a library, or raise SpecError if that is not installed."""
     _check_installed(library, library)
     names = rest.split("/", 1) if library == "dm_control" else [rest]
     if library == "dm_control" and not (len(names) == 2 and all(names)):

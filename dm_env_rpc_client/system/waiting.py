@@ -53,7 +53,7 @@ class Deadline:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until it passes, 0.0 if it has; None if it never does.
+        """Seconds until it passes, 0.0 if it has, or None if it never does.
 
         Suitable as the timeout of `wait`, `join` and `select`. For a socket 0.0 means
         non-blocking, so check it before `settimeout`.

@@ -175,7 +175,7 @@ def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
 
 
 def _library_of(value: Any) -> str | None:
-    """Return the library of an array; None for NumPy's arrays and for other values."""
+    """Return the library of an array, or None for NumPy's arrays and for other values."""
     if type(value) in _PLAIN:
         return None
     for library, name in _ARRAYS:

@@ -68,7 +68,7 @@ class _Field(NamedTuple):
     """Whether the field is a name, whose size is limited."""
 
     child: _Table | None
-    """The fields of its message; None if it is not entered."""
+    """The fields of its message, or None if it is not entered."""
 
     element_bytes: int
     """The size of a packed integer in memory; 0 for other fields."""

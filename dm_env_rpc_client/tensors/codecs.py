@@ -101,7 +101,7 @@ class Codec:
         getattr(message, self.field).array.append(element)
 
     def unpack_one(self, message: PayloadMessage) -> Any:
-        """Return the only element; None if there are none or several."""
+        """Return the only element, or None if there are none or several."""
         elements = getattr(message, self.field).array
         return self.dtype.type(elements[0]) if len(elements) == 1 else None
 
@@ -323,7 +323,7 @@ def codec_of_value(value: Any, array: Array) -> Codec:
 
 
 def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
-    """Return the codec of a message's payload; SpecError if it has none."""
+    """Return the codec of a message's payload, or raise SpecError if it has none."""
     field = message.WhichOneof("payload")
     if field is None:
         raise SpecError(f"{where}: the tensor has no payload")

@@ -271,19 +271,19 @@ class SpecManager:
         return self._fields.keys()
 
     def name_to_uid(self, name: str) -> int:
-        """Return the UID of a name; UnknownNameError if the name is unknown."""
+        """Return the UID of a name, or raise UnknownNameError if the name is unknown."""
         return self.field(name).uid
 
     def uid_to_name(self, uid: int) -> str:
-        """Return the name of a UID; UnknownNameError if the UID is unknown."""
+        """Return the name of a UID, or raise UnknownNameError if the UID is unknown."""
         return self._field_of_uid(uid).name
 
     def name_to_spec(self, name: str) -> dm_env_rpc_pb2.TensorSpec:
-        """Return the TensorSpec of a name; UnknownNameError if it is unknown."""
+        """Return the TensorSpec of a name, or raise UnknownNameError if it is unknown."""
         return self.field(name).spec
 
     def uid_to_spec(self, uid: int) -> dm_env_rpc_pb2.TensorSpec:
-        """Return the TensorSpec of a UID; UnknownNameError if it is unknown."""
+        """Return the TensorSpec of a UID, or raise UnknownNameError if it is unknown."""
         return self._field_of_uid(uid).spec
 
     def field(self, name: str) -> TensorField:

@@ -69,7 +69,7 @@ class _VariableShape(specs.Array):
         return fixed(**kwargs)
 
     def validate(self, value: Any) -> npt.NDArray[Any]:
-        """Return `value` as an array; ValueError if it does not conform."""
+        """Return `value` as an array, or raise ValueError if it does not conform."""
         array = np.asarray(value)
         axis = next(axis for axis, size in enumerate(self.shape) if size < 0)
         length = array.shape[axis] if array.ndim == len(self.shape) else 1
@@ -317,7 +317,7 @@ def _read_bound(
     where: str,
     budget: Budget | None,
 ) -> Any | None:
-    """Return one bound as a NumPy scalar or an array; None if it is missing."""
+    """Return one bound as a NumPy scalar or an array, or None if it is missing."""
     if value.WhichOneof("payload") is None:
         return _read_line_1_0_bound(codec, value, where)
     found = codecs.codec_of_payload(value, where)

@@ -39,7 +39,7 @@ def leaves_with_path(structure: Any) -> list[tuple[tuple[Any, ...], Any]]:
 
 
 def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
-    """Return a structure with named parts as a mapping; None for any other structure."""
+    """Return a structure with named parts as a mapping, or None for any other structure."""
     if isinstance(structure, Mapping):
         return structure
     names = _names(structure)
@@ -151,7 +151,7 @@ def _check_depth(structure: Any, path: Sequence[Any]) -> None:
 
 
 def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
-    """Return the keys or indices of a structure with its parts; None for a leaf."""
+    """Return the keys or indices of a structure with its parts, or None for a leaf."""
     if hasattr(structure, "shape") and hasattr(structure, "dtype"):
         return None
     named = parts_by_name(structure)
@@ -161,7 +161,7 @@ def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _names(structure: Any) -> list[str] | None:
-    """Return the field names of an object; None for a mapping or an object without fields."""
+    """Return the field names of an object, or None for a mapping or an object without fields."""
     if isinstance(structure, tuple):
         names = getattr(structure, "_fields", None)
         return None if names is None else list(names)
@@ -176,7 +176,7 @@ def _names(structure: Any) -> list[str] | None:
 
 
 def _leaf_keys(structure: Any) -> list[Any] | None:
-    """Return the keys of a mapping whose values are all leaves; None for other structures."""
+    """Return the keys of a mapping whose values are all leaves, or None for other structures."""
     if isinstance(structure, Mapping) and not any(map(is_nested, structure.values())):
         return list(structure)
     return None

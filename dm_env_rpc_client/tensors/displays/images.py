@@ -124,7 +124,7 @@ def encode(image: PIL.Image.Image, most: int = MAX_SIDE) -> Picture:
 
 
 def _layout(shape: tuple[int, ...]) -> str | None:
-    """Return the layout of a shape: "HW", "HWC" or "CHW"; None if it is not an image."""
+    """Return the layout of a shape: "HW", "HWC" or "CHW", or None if it is not an image."""
     if any(size <= 0 for size in shape):
         return None
     if len(shape) == 2 and min(shape) >= _SMALLEST:

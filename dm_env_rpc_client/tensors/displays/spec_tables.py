@@ -17,7 +17,7 @@ _MAX_LEAVES = 1000
 
 
 class Range(NamedTuple):
-    """The minimum and maximum of a spec over all its elements; None for no limit."""
+    """The minimum and maximum of a spec over all its elements, or None for no limit."""
 
     low: Any
     high: Any
@@ -103,7 +103,7 @@ def bounds_text(spec: specs.Array, to: str = "…") -> str:
 
 
 def value_range(spec: specs.Array) -> Range:
-    """Return the range of a spec's values; None for a bound that is missing or infinite."""
+    """Return the range of a spec's values, or None for a bound that is missing or infinite."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
         return ANY
     low, high = np.min(spec.minimum), np.max(spec.maximum)
