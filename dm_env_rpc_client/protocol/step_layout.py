@@ -28,8 +28,8 @@ _MAX_TEXT = 1 << 10
 """The maximum length of a string that is stored as a constant part of answers."""
 
 _FORMATS = {"float32": "f", "float64": "d", "uint8": "B", "int8": "b"}
-"""The `struct` formats of scalars that are encoded as in memory, except bools, which need a
-check."""
+"""The `struct` formats of scalars that are encoded as in memory. Bools are excluded because their
+values need a check."""
 
 
 class StepAnswer(NamedTuple):

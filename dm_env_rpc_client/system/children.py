@@ -1,27 +1,29 @@
 """Child processes that end when their parent ends, even if the parent is killed.
 
-A child has a lifeline: a pipe whose write end only the parent holds. A thread of the child waits
-until the pipe hangs up, which happens when the parent closes its end or ends in any way. A process
-forked from the parent holds a copy of that end; therefore the parent writes to the pipe before it
-closes it, and the thread also compares the id of its parent process every `CHECK_SECONDS`.
+Each child has a lifeline, a pipe whose write end only the parent holds. A thread of the child
+waits until the pipe hangs up, which happens when the parent closes its end or ends in any way. A
+process forked from the parent holds a copy of the write end, which would keep the pipe open.
+Therefore the parent writes to the pipe before closing it, and the child's thread also compares the
+ID of its parent process every `CHECK_SECONDS`.
 
-`start` makes such a child, and `Parent.from_start` is its counterpart in the child's program. A
-child of `multiprocessing`, see `spawned.py`, has a lifeline already, which
-`Parent.from_multiprocessing` takes.
+`start` creates a child with a lifeline, and the child's program calls `Parent.from_start`. A child
+of `multiprocessing` (see `spawned.py`) already has a lifeline, which `Parent.from_multiprocessing`
+uses.
 
-A command without a lifeline runs under a supervisor, see `start_supervised`: this file as a
-program, which is why it imports nothing but the standard library. A supervisor starts the command
-in a session of its own; its `Guard`, forked first, takes over if the supervisor is killed:
+A command without a lifeline runs under a supervisor (see `start_supervised`). The supervisor runs
+this file as a program, so this file imports only the standard library. A supervisor starts the
+command in a separate session. A `Guard`, which the supervisor forks beforehand, takes over if the
+supervisor is killed:
 
 | killed | noticed by | effect |
 | --- | --- | --- |
 | the client | the supervisor: its lifeline, standard input, hangs up | it ends the process group |
-| the supervisor | its guard: their pipe hangs up | the same; the client sees the signal |
+| the supervisor | its guard: their pipe hangs up | it ends the process group; the client sees the signal |
 | the command | the supervisor | it ends the rest of the group, and exits as the command did |
-| the guard | no process | the supervisor has no guard from then on |
+| the guard | no process | the supervisor continues without a guard |
 
-The command writes its process id to the guard's pipe itself, between fork and exec, so the guard
-knows at every moment what to end.
+The command itself writes its process ID to the guard's pipe, between fork and exec, so the guard
+always knows which process to end.
 """
 
 from __future__ import annotations
@@ -43,13 +45,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 CHECK_SECONDS = 1.0
-"""Interval, in seconds, at which a child compares the id of its parent process."""
+"""The interval, in seconds, at which a child checks the ID of its parent process."""
 
 GRACE_SECONDS = 5.0
-"""Time limit, in seconds, for a supervised command to end after SIGTERM, before SIGKILL."""
+"""The time, in seconds, that a supervised command has between SIGTERM and SIGKILL."""
 
 OUTPUT_BYTES = 1 << 20
-"""Bytes of the end of its output that a supervised command keeps in a file."""
+"""The number of bytes that are kept from the end of a supervised command's output file."""
 
 _OUTPUT_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
@@ -57,7 +59,7 @@ _DISMISSED = b"."
 
 
 def variables(more: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment variables, and more, for a new process.
+    """Return this process's environment variables and additional ones, for a new process.
 
     Another thread may set or remove a variable meanwhile, which makes `dict(os.environ)` raise
     KeyError: pytest does so for each test, even while a fixture's thread starts environments.
@@ -84,7 +86,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 def start_supervised(
     command: Sequence[str], folder: str = "", **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a supervisor of any command, in its own session.
+    """Start a supervisor for any command, in its own session.
 
     When the command or the parent ends, the supervisor ends the process group of the command,
     removes the folder, and ends as the command did: with its exit code or by its signal. If the
@@ -103,7 +105,7 @@ def start_supervised(
 
 
 def end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """End a child and wait for it; a second call does nothing.
+    """End a child and wait for it. A second call does nothing.
 
     Args:
       process: the result of `start` or `start_supervised`.
@@ -142,7 +144,7 @@ def let_go(process: subprocess.Popen[bytes]) -> bool:
 
 
 def how_it_ended(code: int) -> str:
-    """Return how a process ended, for a message.
+    """Return a description of how a process ended, for an error message.
 
     Args:
       code: its exit code; negative if a signal ended it.
@@ -154,7 +156,7 @@ def how_it_ended(code: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal such as SIGSTOP has stopped a process; not if a debugger holds it."""
+    """Whether a signal such as SIGSTOP, but not a debugger, has stopped a process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -164,7 +166,7 @@ def is_stopped(pid: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Parent:
-    """The parent process, as its child sees it.
+    """The parent process, from the point of view of its child.
 
     Attributes:
       pid: its process id.
@@ -176,7 +178,7 @@ class Parent:
 
     @classmethod
     def from_start(cls) -> Parent:
-        """Return the process that called `start`.
+        """Return the parent process, which called `start`.
 
         Call it once: it takes the process id from `sys.argv`, and the lifeline from standard
         input, which is empty from then on.
@@ -189,14 +191,14 @@ class Parent:
 
     @classmethod
     def from_multiprocessing(cls) -> Parent:
-        """Return the process that started this one by `multiprocessing`, with "spawn"."""
+        """Return the process that started this one by `multiprocessing` with "spawn"."""
         parent = multiprocessing.parent_process()
         assert parent is not None
         assert parent.pid is not None
         return cls(parent.pid, parent.sentinel)
 
     def wait(self) -> None:
-        """Block until the parent has ended or has let this child go."""
+        """Block until the parent has ended or has released this child."""
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
         while os.getppid() == self.pid and not poll.poll(CHECK_SECONDS * 1000):
@@ -204,7 +206,7 @@ class Parent:
 
 
 def exit_with(parent: Parent, grace: float = 0.0, end: Callable[[], object] = lambda: None) -> None:
-    """Make this process exit, with code 1, after its parent has ended.
+    """Make this process exit with code 1 after its parent has ended.
 
     Args:
       parent: the parent.
@@ -257,7 +259,7 @@ def _nothing(number: int, frame: object) -> None: ...
 
 
 class Guard:
-    """A process that cleans up if this one is killed, and does nothing after an orderly end.
+    """A process that cleans up if this process is killed, but not after an orderly exit.
 
     It is forked, so create it before this process has threads. It has its own process group, so
     that no signal to a group ends both.
@@ -277,12 +279,12 @@ class Guard:
         os.close(reading)
 
     def tell(self, what: bytes) -> None:
-        """Send the guard its information; also from a child, between fork and exec."""
+        """Send the guard information. A child can also call this between fork and exec."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
 
     def dismiss(self) -> None:
-        """End the guard: there is nothing left to clean up."""
+        """End the guard because nothing is left to clean up."""
         self.tell(_DISMISSED)
         os.close(self._pipe)
         os.waitpid(self._pid, 0)
@@ -311,7 +313,7 @@ def _guard(reading: int, clean_up: Callable[[bytes], object]) -> NoReturn:
 def supervise(
     command: Sequence[str], parent: Parent, grace: float = GRACE_SECONDS, folder: str = ""
 ) -> int:
-    """Run a command until it or the parent ends, and end its whole process group.
+    """Run a command until it or the parent ends, then end its whole process group.
 
     Args:
       command: the program and its arguments.
@@ -361,7 +363,7 @@ def supervise(
 
 
 def bound_output() -> None:
-    """Free the disk space of all but the end of the file that standard output is, forever.
+    """Continually free the disk space of the standard output file except for its end.
 
     The file keeps its size, with a hole at the beginning: fallocate(2). It returns at once if
     standard output is no file, or where there are no holes.
@@ -382,7 +384,7 @@ def bound_output() -> None:
 
 
 def _end_orphans(group: int, grace: float) -> None:
-    """End a process group whose supervisor was killed."""
+    """End a process group whose supervisor has been killed."""
     _ask_to_end(group)
     deadline = time.monotonic() + grace
     with contextlib.suppress(ProcessLookupError, PermissionError):

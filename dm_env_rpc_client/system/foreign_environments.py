@@ -1,10 +1,11 @@
-"""Environments of other libraries: their conversion, and explanations of wrong return values.
+"""Conversion of environments of other libraries, and explanations of wrong return values.
 
-The server converts the results of users' factories without importing adaptors: their functions are
-listed here by name, and their modules are imported with the first environment of their library.
+The server converts the environments that users' factories return without importing all adaptors.
+The conversion functions are listed here by name, and each module is imported with the first
+environment of its library.
 
-The explanations are for the environment's author. They are computed only after a value has proved
-wrong, so that steps cost nothing more.
+The explanations are written for the author of the environment. An explanation is computed only
+after a wrong value has been found, so valid steps cost nothing extra.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ import dm_env
 import numpy as np
 
 _GYMNASIUM = "dm_env_rpc_client.adaptors.gymnasium.to_dm_env:as_environment"
-"""Takes an environment of Gymnasium and returns a dm_env.Environment."""
+"""The function that converts a Gymnasium environment to a dm_env.Environment."""
 
 _VECTOR = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:GymnasiumVectorEnvironment"
-"""The converter of Gymnasium's vector environments."""
+"""The class that converts Gymnasium's vector environments."""
 
 _PETTINGZOO = "dm_env_rpc_client.adaptors.pettingzoo.game:as_game"
-"""Takes an environment of PettingZoo and returns a `Game`."""
+"""The function that converts a PettingZoo environment to a `Game`."""
 
 
 _VECTOR_MODE = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:autoreset_mode_of"
-"""A function that returns the autoreset mode of a vector environment, given the default mode."""
+"""The function that returns the autoreset mode of a vector environment, given the default mode."""
 
 
 class Conversion(NamedTuple):
-    """Conversion options for Gymnasium environments; see the fields of `ServeOptions`."""
+    """The conversion options for Gymnasium environments, as in the fields of `ServeOptions`."""
 
     autoreset_mode: str | None = None
     arrays: Any = "auto"
 
 
 AS_DECLARED = Conversion()
-"""The conversion declared by an environment or, failing that, detected."""
+"""The conversion that an environment declares, or otherwise the conversion that is detected."""
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
-    """Convert an environment of Gymnasium or PettingZoo for serving.
+    """Convert an environment of Gymnasium or PettingZoo so that it can be served.
 
     Args:
       made: the result of a factory.
@@ -78,7 +79,7 @@ def check(made: Any, conversion: Conversion) -> None:
 
 
 def is_gymnasium(made: Any) -> bool:
-    """Whether this is an environment of Gymnasium or gym, and no vector environment.
+    """Whether this is an environment of Gymnasium or gym other than a vector environment.
 
     Raises:
       TypeError: the environment has no spaces.
@@ -87,7 +88,7 @@ def is_gymnasium(made: Any) -> bool:
 
 
 def is_foreign(kind: type) -> bool:
-    """Whether a class is one of the environments of Gymnasium, gym or PettingZoo, by its bases."""
+    """Whether a class has a base class from Gymnasium, gym or PettingZoo."""
     return bool(_bases(kind) & (_PETTINGZOO_BASES | _GYMNASIUM_BASES))
 
 
@@ -112,7 +113,7 @@ def _converter(made: Any) -> str | None:
 
 
 def row_count(made: Any) -> int | None:
-    """Return the number of rows that an environment declares, or None if it declares none."""
+    """Return the number of rows that an environment declares, or None if undeclared."""
     for owner, name in ((made, "num_envs"), (getattr(made, "unwrapped", made), "_num_envs")):
         count = getattr(owner, name, None)
         if isinstance(count, int | np.integer):
@@ -129,7 +130,7 @@ def _is_vector(made: Any) -> bool:
 
 
 def _first_axes(space: Any) -> list[int | None]:
-    """Return the sizes of the first axis of each array of a space, or None where it has none."""
+    """Return the first dimension of each array of a space, or None for scalars."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         own = parts.values() if isinstance(parts, Mapping) else parts
@@ -138,14 +139,15 @@ def _first_axes(space: Any) -> list[int | None]:
 
 
 def _is_own_batch(made: Any) -> bool:
-    """Whether this is the batch of a simulator that has no spaces."""
+    """Whether this is a batch of a simulator that has no Gymnasium spaces."""
     methods = (hasattr(made, name) for name in ("reset", "step"))
     return row_count(made) is not None and all(methods) and not hasattr(made, "action_spec")
 
 
 _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}
 _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "Env")}
-"""The packages and the names of classes of environments, which need not be imported."""
+"""The packages and class names of environments, which allow checks without importing the
+packages."""
 
 
 def _bases(kind: type) -> set[tuple[str, str]]:
@@ -153,7 +155,7 @@ def _bases(kind: type) -> set[tuple[str, str]]:
 
 
 _FIELDS = ("step_type", "reward", "discount", "observation", "first", "last")
-"""The attributes of a dm_env.TimeStep that are used."""
+"""The attributes of a dm_env.TimeStep that this package uses."""
 
 _LISTED_KEYS = 8
 
@@ -176,7 +178,7 @@ _RETURN = {
 
 
 def check_time_step(environment: Any, method: str, returned: Any) -> None:
-    """Raise TypeError if a value is no TimeStep.
+    """Raise TypeError if a value is not a TimeStep.
 
     Args:
       environment: its source, an environment or a game.
@@ -199,7 +201,7 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
 def explain_unpacking(
     error: Exception, environment: Any, method: str, expected: str, library: str
 ) -> None:
-    """Raise TypeError if an error comes from unpacking a method's result.
+    """Raise TypeError if an error was raised while unpacking a method's result.
 
     Args:
       error: the error of calling the method and unpacking, here or in a library's wrapper.
@@ -217,7 +219,7 @@ def explain_unpacking(
 
 
 def class_name(environment: Any) -> str:
-    """Return the name of the class that the author of an environment has written.
+    """Return the name of the environment class that the author has written.
 
     Args:
       environment: an environment or a game. One that stands for another has that name as its

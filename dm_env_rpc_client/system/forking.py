@@ -1,7 +1,7 @@
-"""Notification of objects that they are in a forked child.
+"""Notification of objects after a fork that they exist in the child.
 
-A forked child has copies of the parent's objects and none of its threads, and shares the parent's
-sockets. Any use of those sockets would affect the parent.
+A forked child has copies of the parent's objects but none of the parent's threads. The child also
+shares the parent's sockets, so any use of them would affect the parent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _registered: weakref.WeakKeyDictionary[Any, Callable[[Any], object]] = weakref.W
 
 
 def register(owner: _T, give_up: Callable[[_T], object]) -> None:
-    """Register a function to be called in each forked child while an object lives.
+    """Register a function to be called in each forked child as long as an object exists.
 
     Args:
       owner: the object, which belongs to one process.

@@ -1,8 +1,9 @@
 """Functions whose keyword arguments are the fields of a dataclass.
 
-Such a function declares `**keywords: Unpack[...]`, whose TypedDict type checkers read, so that no
-signature repeats the dataclass. `inspect.signature`, `help` and notebooks would show only `**`;
-therefore the function also gets the dataclass's signature and the texts of its docstring.
+A function with dataclass options declares `**keywords: Unpack[...]` with a TypedDict for type
+checkers, so no signature repeats the dataclass. `inspect.signature`, `help` and notebooks would
+show only `**`. Therefore the decorated function also receives the dataclass's signature and the
+texts of its docstring.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
 
 
 def attribute_texts(documented: type) -> dict[str, str]:
-    """Return the docstring lines of a class's attributes, by name."""
+    """Return the docstring lines of a class's attributes by attribute name."""
     return {name: " ".join(entry.split()[1:]) for name, entry in _entries(documented).items()}
 
 
@@ -66,7 +67,7 @@ def _with_fields(function: Callable[..., Any], options: type, own: Collection[st
 
 
 def check_keywords(function: Callable[..., Any], given: Iterable[str]) -> None:
-    """Raise Python's TypeError for an unknown keyword argument, with a hint.
+    """Raise Python's usual TypeError for an unknown keyword argument, with a hint.
 
     Args:
       function: a function decorated with `takes`.

@@ -1,11 +1,12 @@
-"""Locks that an interrupt does not leave locked.
+"""Locks that are never left locked after an interrupt.
 
-From Python 3.14 on, an interrupt can come after `with` has taken a lock of `threading` and before
-its block begins; then nothing releases it. Therefore this package makes all its locks here.
+From Python 3.14 on, an interrupt can arrive after `with` has acquired a lock of `threading` but
+before the block begins, and then nothing releases the lock. Therefore this package creates all its
+locks with this module.
 
-The jump back of loops other than `for` and `while True`, within `try` or `with`, is missing in the
-exception tables of CPython 3.13 and 3.14: an interrupt at that jump runs no `except` and no
-`finally`. `tests/system/test_locks.py` finds such loops.
+In CPython 3.13 and 3.14, the exception tables omit the backward jump of loops other than `for` and
+`while True` within `try` or `with`. An interrupt at this jump runs no `except` and no `finally`.
+`tests/system/test_locks.py` finds loops with this problem.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _WAIT = (True,)
 
 
 class Kept:
-    """A lock whose `with` always releases it after acquiring it.
+    """A lock that a `with` statement always releases after acquiring it.
 
     Its methods are the lock's own, since a Python method can be interrupted before it does
     anything. Only `__enter__` is a Python method, which costs 0.2 us per block: it acquires the
@@ -51,12 +52,12 @@ class Kept:
 
 
 def make_lock() -> threading.Lock:
-    """Return a lock, as `threading.Lock`."""
+    """Return a lock that behaves like `threading.Lock`."""
     return cast("threading.Lock", _kept(threading.Lock()))
 
 
 def make_rlock() -> threading.RLock:
-    """Return a reentrant lock, as `threading.RLock`."""
+    """Return a reentrant lock that behaves like `threading.RLock`."""
     return cast("threading.RLock", _kept(threading.RLock()))
 
 
@@ -65,7 +66,7 @@ def _kept(lock: Any) -> Any:
 
 
 def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
-    """Acquire a lock if it is free, so that a KeyboardInterrupt cannot leave it locked.
+    """Acquire a lock if it is free, without leaving it locked after a KeyboardInterrupt.
 
     `with` does that only for waits without a limit. Otherwise an interrupt can come between the
     call of `acquire` and the following `try`. Here a single C call, in which no interrupt is
@@ -89,7 +90,7 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
 
 
 def run(lock: threading.Lock, action: Callable[[], object], seconds: float = 0.0) -> None:
-    """Call a function with a lock held; do nothing if the lock is not free in time.
+    """Call a function with a lock held, or do nothing if the lock is not free in time.
 
     Args:
       lock: the lock, which an interrupt does not leave locked.

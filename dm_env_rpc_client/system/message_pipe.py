@@ -1,4 +1,4 @@
-"""Whole messages, and open descriptors, between two processes of one machine."""
+"""Transfer of messages and open file descriptors between two processes on one machine."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Received(NamedTuple):
-    """A message."""
+    """A received message."""
 
     message: bytearray
 
     descriptor: int | None
-    """The descriptor that came with it, which belongs to the receiver; None if there was none."""
+    """The file descriptor that accompanied the message and is owned by the receiver, or None if
+    the message had none."""
 
 
 class MessagePipe:
-    """One end of a pair. Any thread may send; one thread at a time receives.
+    """One end of a message pipe.
+
+    Any thread can send, but only one thread at a time can receive.
 
     It can be given to a process that multiprocessing starts. A forked child has no pipes: its
     copies are closed, so that the other ends notice when this process ends.
@@ -44,21 +47,21 @@ class MessagePipe:
 
     @classmethod
     def pair(cls) -> tuple[MessagePipe, MessagePipe]:
-        """Return both ends of a new pipe."""
+        """Return the two ends of a new pipe."""
         mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(mine), cls(other)
 
     @classmethod
     def of(cls, descriptor: int) -> MessagePipe:
-        """Return the end that a descriptor belongs to."""
+        """Return the pipe end for a file descriptor."""
         return cls(socket.socket(fileno=descriptor))
 
     def fileno(self) -> int:
-        """Return the descriptor; -1 if it is closed."""
+        """Return the file descriptor, or -1 if this end is closed."""
         return self._socket.fileno()
 
     def send(self, *parts: bytes, descriptor: int | None = None) -> None:
-        """Send a message; wait until the socket takes it.
+        """Send a message, and wait until the socket accepts it.
 
         Args:
           *parts: the parts of the message.
@@ -79,7 +82,7 @@ class MessagePipe:
                 self._socket.sendall(memoryview(b"".join(buffers))[sent:])
 
     def receive(self) -> Received:
-        """Wait for a message.
+        """Wait for a message and return it.
 
         Raises:
           EOFError: the other end is closed.
@@ -112,13 +115,13 @@ class MessagePipe:
         return Received(message, descriptors[0] if descriptors else None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until there is something to receive; return whether there is."""
+        """Wait until data can be received, and return whether it can."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
     def has_hung_up(self) -> bool:
-        """Whether the other end is closed, or this one; there may be messages left."""
+        """Whether either end is closed. Messages might still be waiting to be received."""
         if self._socket.fileno() < 0:
             return True
         poll = select.poll()
@@ -126,14 +129,14 @@ class MessagePipe:
         return bool(poll.poll(0))
 
     def shut_down(self) -> None:
-        """End the pipe for both; a send or receive in progress raises an error."""
+        """Shut down the pipe for both ends. A send or receive in progress raises an error."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end; a second call does nothing."""
+        """Close this end. A second call does nothing."""
         self._socket.close()
 
     def after_fork_in_child(self) -> None:
-        """Close the copy of a forked child."""
+        """Close the copy that a forked child has inherited."""
         self.close()

@@ -1,10 +1,11 @@
-"""Threads that own objects: an object's owner makes all calls on it, for every caller.
+"""Threads that own objects and make all calls on them on behalf of every caller.
 
-Some objects accept calls from one thread only, such as sqlite3 connections, OpenGL contexts and
-browser drivers.
+Some objects, such as sqlite3 connections, OpenGL contexts and browser drivers, accept calls from
+only one thread.
 
-No owner waits for another owner, a client or another process: two owners could deadlock. A thread
-that owns nothing does all work that has to wait; `require_no_owner` enforces this.
+An owner never waits for another owner, a client or another process, because two owners could
+deadlock. All work that has to wait is done by threads that own nothing, which `require_no_owner`
+enforces.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _T = TypeVar("_T")
 
 
 class OwnerGoneError(RuntimeError):
-    """The owner's thread has ended, or belongs to a parent process."""
+    """The owner's thread has ended, or is a thread of a parent process."""
 
 
 class ElsewhereError(Exception):
-    """An owner was called and did nothing; a thread that owns nothing must repeat the call."""
+    """A blocking call was refused in an owner's thread and must be repeated in another thread."""
 
 
 class Owner:
@@ -63,28 +64,28 @@ class Owner:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its thread."""
+        """Whether the current thread is the owner's thread."""
         return threading.get_ident() == self._ident
 
     @property
     def leads(self) -> bool:
-        """Whether a bell announces its calls at the moment; see `listening`."""
+        """Whether the owner's calls are currently announced by a bell (see `listening`)."""
         return self._bell is not None
 
     @property
     def is_quick(self) -> bool:
-        """Whether it owns objects, none of them is slow, and it may lead."""
+        """Whether this owner has objects, none of them is slow, and it is allowed to lead."""
         return self.holds > 0 and not self.slow and self.may_lead
 
     def is_to_lead(self, leading: Owner) -> bool:
-        """Whether this owner should lead instead of the present leader, which owns nothing else.
+        """Whether this owner should replace the current leader, which owns nothing else.
 
         Most requests then need no change of threads.
         """
         return self is not leading and leading.holds == 1 and self.is_quick
 
     def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Make the thread call a function, and wait for it.
+        """Make the owner's thread call a function, and wait for the result.
 
         In the thread itself, the function is called at once.
 
@@ -106,7 +107,9 @@ class Owner:
         return call.result()  # type: ignore[no-any-return]  # of the function
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Call:
-        """Make the thread call a function without waiting; in the thread itself, immediately.
+        """Make the owner's thread call a function, without waiting for the result.
+
+        Called in the owner's thread, the function is called immediately.
 
         Raises:
           OwnerGoneError: as `call`.
@@ -119,7 +122,7 @@ class Owner:
         return call
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Queue a call in the thread, behind the waiting calls, even from the thread itself.
+        """Queue a call behind the owner's waiting calls, even in the owner's thread.
 
         Args:
           function: the function, which handles its own exceptions.
@@ -132,15 +135,15 @@ class Owner:
         self._put(Call(function, arguments))
 
     def hold(self) -> None:
-        """Count an object that belongs to it."""
+        """Add an object to the count of objects that this owner has."""
         self.holds += 1
 
     def release(self) -> None:
-        """Remove an object from the count; called in the owner's thread."""
+        """Remove an object from the count. This must be called in the owner's thread."""
         self.holds -= 1
 
     def end(self) -> None:
-        """End the thread after the queued calls, without waiting."""
+        """End the owner's thread after the queued calls, without waiting for its end."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
@@ -153,7 +156,7 @@ class Owner:
 
     @contextlib.contextmanager
     def listening(self, bell: Callable[[], None]) -> Iterator[None]:
-        """Return a context in which the thread does other work until a bell rings.
+        """Return a context in which the owner's thread does other work until a bell rings.
 
         It must call `run_waiting` at the beginning and whenever the bell rings.
 
@@ -187,7 +190,7 @@ class Owner:
             run(call.run)
 
     def after_fork_in_child(self) -> None:
-        """Record that the thread does not exist; called in a forked child."""
+        """Record in a forked child that the owner's thread does not exist."""
         self._lock = make_rlock()
         self._ident, self._is_over, self._bell = None, True, None
         _local.owner = None
@@ -205,7 +208,7 @@ class Owner:
             bell()
 
     def _start(self) -> None:
-        """Start the thread if necessary; called with the lock held, until it runs."""
+        """Start the owner's thread if necessary. The caller holds the lock."""
 
     @contextlib.contextmanager
     def _being_current(self) -> Iterator[None]:
@@ -218,7 +221,7 @@ class Owner:
 
 
 class OwnerThread(Owner):
-    """An owner with its own daemon thread, which starts with the first call.
+    """An owner with its own daemon thread, which starts at the first call.
 
     It ends when it owns nothing any more and no call is queued, since a queued call may create
     another object.
@@ -266,7 +269,7 @@ class MainOwner(Owner):
     may_lead = False
 
     def claim(self) -> None:
-        """Make this thread the owner.
+        """Make the current thread the owner's thread.
 
         Raises:
           RuntimeError: another thread owns something.
@@ -275,13 +278,13 @@ class MainOwner(Owner):
             me = threading.get_ident()
             if self._ident not in (None, me) and self.holds:
                 raise RuntimeError(
-                    f"{self.name} belong to the thread that waited first, and this is another one"
+                    f"{self.name} belong to the thread that waited first; wait in that thread instead"
                 )
             self._ident = me
 
     @contextlib.contextmanager
     def lent_here(self) -> Iterator[None]:
-        """Return a context in which this thread is the owner; afterwards the former one is."""
+        """Return a context in which the current thread temporarily replaces the owner's."""
         former, self._ident = self._ident, threading.get_ident()
         try:
             yield
@@ -289,7 +292,7 @@ class MainOwner(Owner):
             self._ident = former
 
     def work_until(self, is_over: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Make this thread the owner and run its queued calls.
+        """Make the current thread the owner's thread and run its queued calls.
 
         A signal during a call is handled after the call; a second one is handled at once.
 
@@ -326,7 +329,7 @@ class MainOwner(Owner):
         return True
 
     def wake(self) -> None:
-        """Wake `work_until` to check whether it is over."""
+        """Wake `work_until` so that it checks its end condition."""
         with contextlib.suppress(OwnerGoneError):
             self.put(_nothing)
 
@@ -349,7 +352,7 @@ class MainOwner(Owner):
 
 
 class Call:
-    """A call of a function, and its outcome.
+    """A function call and its outcome.
 
     Args:
       function: the function.
@@ -391,21 +394,21 @@ class Call:
             self._is_done.release()
 
     def is_over(self) -> bool:
-        """Whether the call was made."""
+        """Whether the call has finished."""
         return not self._is_done.locked()
 
     def wait_begun(self, seconds: float) -> bool:
-        """Wait until the thread has begun a call of `Owner.begin`; return whether it has."""
+        """Wait until a call of `Owner.begin` has begun, and return whether it has."""
         assert self._has_begun is not None, "made by `begin`"
         return self._has_begun.wait(seconds)
 
     def take_back(self) -> bool:
-        """Cancel a call of `Owner.begin`; return False if it has begun."""
+        """Cancel a call of `Owner.begin`, or return False if the call has already begun."""
         assert self._is_taken is not None, "made by `begin`"
         return self._is_taken.acquire(blocking=False)
 
     def result(self) -> Any:
-        """Wait for the end of the call, and return or raise its outcome; called once."""
+        """Wait until the call ends, and return or raise its outcome. Call this only once."""
         self._is_done.acquire()
         # The traceback of the error refers to the call, and to this frame.
         error, self._error = self._error, None
@@ -425,12 +428,12 @@ _local = _Local()
 
 
 def current() -> Owner | None:
-    """Return the owner whose thread this is, or None if it is no owner's."""
+    """Return the owner of the current thread, or None if the thread has no owner."""
     return _local.owner
 
 
 def require_no_owner() -> None:
-    """Raise ElsewhereError in an owner's thread, before a wait that would block it."""
+    """Raise ElsewhereError in an owner's thread before a wait that would block the thread."""
     if _local.owner is not None:
         raise ElsewhereError
 

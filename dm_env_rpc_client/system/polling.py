@@ -1,28 +1,31 @@
-"""Objects that `select` can wait for, and polling for a moment before sleeping.
+"""Objects that `select` can wait for, and brief polling before a thread sleeps.
 
-The reader checks the queue first and selects only if it is empty: a readable descriptor says
-only that the queue may hold an item.
+The reader of a queue checks the queue first and calls `select` only if the queue is empty, because
+a readable descriptor means only that the queue might contain an item.
 
-Putting a thread to sleep and waking it takes longer than a cheap step, at either end. While both
-ends poll, a round trip has no sleep in it. Of the time without polling, in turns, a step took 0.31
-to 0.35 with one environment, 0.69 to 0.92 with 16 on one server if the observation is a scalar, and
-0.66 to 0.93 if it is uint8 84x84x4; the client's processor was busy for no longer. If an agent
-thinks for 0.1 or 0.3 ms between two steps, the wait for the step took 0.33 to 0.47, and meanwhile
-the server keeps a processor busy that would be idle.
+At either end, putting a thread to sleep and waking it takes longer than a cheap step. While both
+ends poll, neither end sleeps during a round trip. In alternating runs, a step with polling took
+0.31 to 0.35 of the time without polling with one environment. With 16 environments on one server,
+a step took 0.69 to 0.92 of the time without polling if the observation is a scalar, and 0.66 to
+0.93 if it is uint8 84x84x4. The client's processor was busy for no longer than without polling. If
+an agent computes for 0.1 or 0.3 ms between two steps, the wait for a step took 0.33 to 0.47 of the
+time without polling, but the server keeps a processor busy that would otherwise be idle.
 
-Polling helps only if the input comes soon, and if nothing else needs the processor or the GIL. So
-each waiting place learns: after waits that were too long for polling, or in which input had to wait
-because another program was given the processor, it sleeps at once and seldom polls again. And a
-thread does not poll while others of its process work for sockets of this package, or wait for them:
-it would take the GIL from them. With a server in the same process, with four threads that step
-their own environments, and beside a thread that computes, a step took 0.99 to 1.05 of the time
-without polling. On two processors it took 0.96 to 1.05 beside one other program that computes, and
-0.88 to 1.25 beside two, where two equal states differed by as much.
+Polling helps only if the input arrives soon and nothing else needs the processor or the GIL.
+Therefore each place in the code that waits adapts. It sleeps at once and seldom polls again after
+waits that were too long for polling, or in which input was delayed because another program was
+given the processor. A thread also does not poll while other threads of its process work for
+sockets of this package or wait for them, because polling would take the GIL from those threads.
+With a server in the same process, with four threads that step their own environments, and beside a
+thread that computes, a step took 0.99 to 1.05 of the time without polling. On two processors, a
+step took 0.96 to 1.05 of the time without polling beside one other program that computes, and 0.88
+to 1.25 beside two, where repeated runs of the same code differed by as much.
 
-The processor is offered to other processes after each poll. Otherwise, beside one program that
-computes, a step of one environment took 1.2 of the time, because both ends were on different
-processors. But a process that gets it keeps it for up to 3 ms, so rests become shorter only after
-many waits without that.
+The polling thread offers the processor to other processes after each poll. Without these offers, a
+step of one environment beside one program that computes took 1.2 of the time without polling,
+because the two ends were on different processors. However, a process that accepts the processor
+keeps it for up to 3 ms, so rests from polling become shorter only after many waits in which no
+process accepted it.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from dm_env_rpc_client.system.locks import make_lock
 
 
 class SelfPipe:
-    """A descriptor that `notify` makes readable and `drain` unreadable.
+    """A file descriptor that `notify` makes readable and `drain` makes unreadable.
 
     The pipe is opened by the first call of `fileno`, so that one that is not used costs nothing.
     """
@@ -52,7 +55,7 @@ class SelfPipe:
         self._is_closed = False
 
     def fileno(self) -> int:
-        """Return the descriptor, readable from the first `notify` to the next `drain`.
+        """Return the file descriptor, readable from the first `notify` to the next `drain`.
 
         A new descriptor is readable at once, because `notify` may have been called before it
         was opened. -1 if the pipe is closed.
@@ -79,7 +82,7 @@ class SelfPipe:
                     pass  # The pipe is full, so it is readable already.
 
     def drain(self) -> None:
-        """Make the descriptor unreadable; call it before checking the queue."""
+        """Make the descriptor unreadable. Call this before checking the queue."""
         if self._ends is None:
             return
         with self._lock:
@@ -95,7 +98,7 @@ class SelfPipe:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
+        """Close the descriptor. A second call does nothing."""
         with self._lock:
             ends, self._ends = self._ends, None
             self._is_closed = True
@@ -104,7 +107,7 @@ class SelfPipe:
 
 
 def why_no_epoll() -> str:
-    """Return the requirements of epoll, for after the word "takes"."""
+    """Return the requirements of epoll, phrased to follow the word "takes"."""
     if not sys.platform.startswith("linux"):
         return "Linux"
     return (
@@ -117,37 +120,43 @@ _Argument = TypeVar("_Argument")
 _Found = TypeVar("_Found")
 
 SPIN_SECONDS = 0.0005
-"""Time, in seconds, of polling: about one step of 16 environments. With 0.2 ms these gained half as
-much."""
+"""The maximum polling time, in seconds, about as long as one step of 16 environments. With 0.2 ms,
+the gain for 16 environments was half as large."""
 
 _AWAY_SECONDS = 0.00002
-"""Maximum time, in seconds, of an unused offer of the processor to other processes."""
+"""The maximum time, in seconds, of an offer of the processor that no other process accepts."""
 
 _TOO_LONG = 4
-"""Number of short waits that make up for a long one."""
+"""The number of short waits that compensate for a long wait."""
 
 _MOST_CREDIT = 256
-"""After so many more short waits than long ones, rests are shorter again. Beside a hostile client
-the 99th percentile of steps was up to 2.05 ms with 64, and up to 1.38 ms with 256, in two runs each
-(tiny increments, row 42)."""
+"""The surplus of short waits over long waits after which rests become shorter again. Beside a
+hostile client, the 99th percentile of the step time was up to 2.05 ms with a surplus of 64, and up
+to 1.38 ms with 256, in two runs each (tiny increments, row 42)."""
 
 _SHORTEST_REST, _LONGEST_REST = 16, 1024
-"""Number of waits without polling after the credit is used up; it doubles each time."""
+"""The minimum and maximum number of waits without polling after the credit is used up. The number
+doubles each time."""
 
 _TRIALS = 128
-"""In how many waits after a rest the processor may be elsewhere for less than `SPIN_SECONDS`.
+"""The number of waits after a rest in which another process can use the processor for less than
+`SPIN_SECONDS` without a loss of credit.
 
-So it looks if the other end is on this processor: as both can run then, the system gives them one
-each within milliseconds. Without this, a client and a server whose turn takes 35 us stayed together
-for thousands of steps of 60 us instead of 32; with 64 one pair in five did. Beside a program that
-computes they have to stay together: no trials then until the next rest. A step there took 0.98."""
+Another process uses the processor briefly if the other end of the connection runs on the same
+processor. While both ends are runnable, the system moves them to separate processors within
+milliseconds. Without these trials, a client and a server whose part of a step takes 35 us stayed
+on one processor for thousands of steps of 60 us instead of 32. With 64 trials, one pair in five
+stayed on one processor. Beside a program that computes, both ends have to share a processor, so
+trials stop until the next rest. A step beside such a program took 0.98 of the time without
+polling."""
 
 threads: set[int] = set()
-"""The threads of this process that wait for sockets of this package, or work for them."""
+"""The IDs of the threads of this process that wait for sockets of this package or work for
+them."""
 
 
 class BusyWait:
-    """The decision whether to poll before sleeping, for one waiting place."""
+    """The decision whether to poll before sleeping, for one place in the code that waits."""
 
     __slots__ = ("_credit", "_next_rest", "_rest", "_trials")
 
@@ -161,7 +170,7 @@ class BusyWait:
     def spin(
         self, look: Callable[[_Argument], _Found | None], argument: _Argument
     ) -> _Found | None:
-        """Call `look` until it returns something, for up to `SPIN_SECONDS`, or not at all.
+        """Poll with `look` for up to `SPIN_SECONDS`, unless polling is currently not useful.
 
         Args:
           look: polls once, without waiting.

@@ -1,11 +1,11 @@
-"""The environments that a text names, for `serve`, the command `dm-env-rpc serve` and `make`.
+"""Lookup of environments specified by a text for `serve`, `dm-env-rpc serve` and `make`.
 
-The server and the command resolve such texts in the same way, without importing the client or the
-bridges. Functions that make environments are listed here by name, and imported with the first
-environment of their kind.
+The server and the command resolve environment texts in the same way, without importing the client
+or the bridges. Functions that create environments are listed here by name, and are imported with
+the first environment of their kind.
 
-Texts that name a server to launch are parsed here and not in `launch`, so that a command with an
-address imports no more than it needs.
+Texts that specify a server to launch are parsed here instead of in `launch`, so that a command
+with an address imports only what it needs.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.plain_text import did_you_mean
 
 PROCESS, DOCKER, PYTHON = "process:", "docker:", "python:"
-"""The prefixes of the texts; `launch.specs` describes the rest."""
+"""The prefixes of texts that specify a server to launch. `launch.specs` describes the rest of
+these texts."""
 
 SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
-"""The same for environments of other packages, which `dm-env-rpc serve` serves."""
+"""The prefixes of texts that specify environments of other packages, which `dm-env-rpc serve`
+serves."""
 
 
 def is_launch(text: str) -> bool:
-    """Whether a text names a server to launch, and not an address."""
+    """Whether a text specifies a server to launch instead of an address."""
     return text.startswith((PROCESS, DOCKER, PYTHON, *SOURCES))
 
 
 def look_in_current_folder() -> None:
-    """Make imports search the current folder too, as commands do."""
+    """Make imports also search the current folder, as Python commands do."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 def load_object(reference: str, what: str) -> Any:
-    """Import the object that MODULE:NAME names.
+    """Import the object specified by MODULE:NAME.
 
     Args:
       reference: MODULE:NAME.
@@ -56,7 +58,9 @@ def load_object(reference: str, what: str) -> Any:
     """
     module_name, found, name = reference.partition(":")
     if not found or not module_name or not name:
-        raise SpecError(f"{what} looks like MODULE:NAME, such as my_envs:make, got {reference!r}")
+        raise SpecError(
+            f"{what} must be given as MODULE:NAME, such as my_envs:make, got {reference!r}"
+        )
     try:
         loaded: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -68,13 +72,13 @@ def load_object(reference: str, what: str) -> Any:
             raise SpecError(f"{module_name!r} has no {name!r}") from None
         except Exception as error:
             raise SpecError(
-                f"cannot take {name!r} from {module_name!r}: {raised_by(error)}"
+                f"cannot get {name!r} from {module_name!r}: {raised_by(error)}"
             ) from error
     return loaded
 
 
 def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """Return a function of the user's own whose errors name it as their cause.
+    """Wrap a user's function so that its errors identify it as their cause.
 
     Args:
       function: a function that `load_object` returned.
@@ -98,7 +102,7 @@ def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def raised_by(error: BaseException) -> str:
-    """Describe an error and the place that raised it in one line, unlike a traceback."""
+    """Describe an error and the place that raised it in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -113,7 +117,7 @@ WHAT_THERE_IS = (
 
 
 class Source(NamedTuple):
-    """A factory of environments.
+    """An environment's name and the factory that creates it.
 
     Attributes:
       name: the name of the environment, for protocols in which clients ask by name.
@@ -126,7 +130,7 @@ class Source(NamedTuple):
 
 
 def find_source(reference: str, insecure: bool) -> Source:
-    """Find the source that a text names.
+    """Find the environment source that a text specifies.
 
     Args:
       reference: catch, race, MODULE:FACTORY, gymnasium://ID, pettingzoo://FAMILY/NAME,
@@ -177,18 +181,18 @@ def _is_address(reference: str) -> SpecError:
 
 
 def _call(function: str, *arguments: Any, **settings: Any) -> Any:
-    """Call a function that has a name, with settings; its module is imported by the first call."""
+    """Call a function by name with settings. The first call imports the function's module."""
     return pkgutil.resolve_name(function)(*arguments, **settings)
 
 
 def _of_library(library: str, rest: str) -> Source:
-    """Return an environment of a library, or raise SpecError if that is not installed."""
+    """Return the source of a library's environment, or raise SpecError if not installed."""
     _check_installed(library, library)
     names = rest.split("/", 1) if library == "dm_control" else [rest]
     if library == "dm_control" and not (len(names) == 2 and all(names)):
         raise SpecError(
-            "an environment of dm_control looks like dm_control://DOMAIN/TASK, such as "
-            f"dm_control://cartpole/swingup; got dm_control://{rest}"
+            "expected dm_control://DOMAIN/TASK for an environment of dm_control, such as "
+            f"dm_control://cartpole/swingup, got dm_control://{rest}"
         )
     return Source(rest, functools.partial(_call, _LIBRARIES[library], *names))
 
@@ -197,7 +201,7 @@ def _check_installed(library: str, scheme: str) -> None:
     if importlib.util.find_spec(library) is None:
         package = f"package: pip install {library.replace('_', '-')}"
         needed = f"extra: {install_command(library)}" if library in _EXTRAS else package
-        raise SpecError(f"{scheme}:// needs the {needed}")
+        raise SpecError(f"{scheme}:// requires the {needed}")
 
 
 def _gym_socket(rest: str, insecure: bool) -> Source:
@@ -207,7 +211,7 @@ def _gym_socket(rest: str, insecure: bool) -> Source:
     dialect = options.pop("dialect", "first")
     if not name or options:
         raise SpecError(
-            "the address of a gym-socket-api environment looks like gym-socket://HOST:PORT/NAME or "
+            "the address of a gym-socket-api environment must be gym-socket://HOST:PORT/NAME or "
             f".../NAME?dialect=latest, got gym-socket://{rest}"
         )
     _check_installed("gymnasium", "gym-socket")

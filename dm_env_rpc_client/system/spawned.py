@@ -1,6 +1,7 @@
-"""Children that run a function of this program, spawned by multiprocessing.
+"""Child processes that run a function of this program, spawned by multiprocessing.
 
-A forked child would inherit locks that other threads of this process hold, and CUDA fails in it.
+The children are spawned because a forked child would inherit locks that other threads of this
+process hold, and because CUDA fails in forked children.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 
 
 class SpawnedChild:
-    """A child, which is started. One thread waits for it.
+    """A started child process, which one thread waits for.
 
     Signals to the group of both are left to this process, see `children.leave_signals_to_parent`.
 
@@ -48,15 +49,15 @@ class SpawnedChild:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the child process is running."""
         return self._process.is_alive()
 
     def kill(self) -> None:
-        """Kill the process, if it still runs."""
+        """Kill the child process if it is still running."""
         self._process.kill()
 
     def wait(self, seconds: float | None = None) -> int:
-        """Wait until the process has ended, and return its exit code, as `subprocess` does.
+        """Wait until the process has ended, and return its exit code like `subprocess`.
 
         Args:
           seconds: how long it may take, before it is killed; None for no limit.
@@ -70,7 +71,7 @@ class SpawnedChild:
         return code
 
     def close(self) -> None:
-        """Close the pipe and free the process, which has ended; it has no other use then."""
+        """Close the pipe and free the ended process. The child cannot be used afterwards."""
         self.pipe.close()
         self._process.close()
 

@@ -1,17 +1,20 @@
-"""Waits: until a deadline, for a signal, and for work in several threads.
+"""Waiting until a deadline, for a signal, or for work in several threads.
 
-Python calls a signal's handler between two bytecodes of the main thread. A signal that arrives just
-before the thread sleeps, or that the system delivers to another thread, does not wake it: without a
-limit it would sleep on, and SIGTERM or Ctrl-C would seem to be ignored.
+Python calls a signal's handler between two bytecodes of the main thread. A signal that arrives
+just before the main thread sleeps, or that the system delivers to another thread, does not wake
+the main thread. Without a time limit, the main thread would continue to sleep, and SIGTERM or
+Ctrl-C would seem to be ignored.
 
-A handler that raises at the wrong point of `threading.Condition.wait`, or of anything built on it,
-makes it return without its lock, so the surrounding `with` raises RuntimeError instead of the
-handler's error. At another point the lock stays locked. A handler that sets the very event it has
-interrupted may wait forever for that lock. The waits here use no lock.
+If a handler raises an error at the wrong point of `threading.Condition.wait`, or of anything built
+on it, `wait` returns without its lock, so the surrounding `with` raises RuntimeError instead of
+the handler's error. At other points, an error in a handler leaves the lock locked. A handler that
+sets the same event whose wait it has interrupted can wait forever for the event's lock. The waits
+in this module use no lock.
 
-`concurrent.futures` and `asyncio.to_thread` accept no work after the end of the main thread's code.
-Functions registered with `atexit` run after that, and a training thread may run on. Python 3.12.0
-and 3.12.1 start no thread during `atexit`: there the calling thread does the work.
+`concurrent.futures` and `asyncio.to_thread` accept no work after the main thread's code has ended.
+However, functions registered with `atexit` run later, and a training thread can still be running.
+Python 3.12.0 and 3.12.1 start no thread during `atexit`, so in these versions the calling thread
+does the work.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from dm_env_rpc_client.system.locks import make_lock
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Deadline:
-    """A time of the monotonic clock; `min` of several is the earliest.
+    """A time of the monotonic clock. The `min` of several deadlines is the earliest.
 
     A timeout limits one wait. An operation with several waits turns its timeout into a deadline
     once, and each wait uses the remaining time.
@@ -48,12 +51,12 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """Return the deadline this many seconds from now; one that never passes for None."""
+        """Return the deadline in this many seconds, or for None one that never passes."""
         return cls(math.inf if seconds is None else time.monotonic() + seconds)
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until it passes, 0.0 if it has, or None if it never does.
+        """The seconds until the deadline, 0.0 after it, or None if the deadline never passes.
 
         Suitable as the timeout of `wait`, `join` and `select`. For a socket 0.0 means
         non-blocking, so check it before `settimeout`.
@@ -64,16 +67,17 @@ class Deadline:
 
     @property
     def has_passed(self) -> bool:
-        """Whether no time remains."""
+        """Whether the deadline has passed."""
         return time.monotonic() >= self.time
 
 
 PART_SECONDS = 0.5
-"""The longest sleep, so the longest time until a signal's handler is called."""
+"""The maximum sleep time, in seconds, and so the maximum delay before a signal's handler is
+called."""
 
 
 def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
-    """Wait until `wait` returns True or the timeout has passed; return which.
+    """Wait until `wait` returns True or the timeout has passed, and return whether it did.
 
     Args:
       wait: waits for up to the given seconds; returns whether the wait is over.
@@ -107,7 +111,7 @@ class InterruptibleCondition:
                 self._sleepers.pop().release()
 
     def wait_for(self, is_met: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `is_met`, which may be called again and again.
+        """Wait until `is_met` returns True. It can be called many times.
 
         Args:
           is_met: returns whether the condition holds.
@@ -141,16 +145,16 @@ class InterruptibleEvent:
         self._changed = InterruptibleCondition()
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """Whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set the event and wake all waiting threads; a second call does nothing."""
+        """Set the event and wake all waiting threads. A second call does nothing."""
         self._is_set = True
         self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, or `timeout` seconds; return whether it is set."""
+        """Wait up to `timeout` seconds until the event is set, and return whether it is."""
         return self._changed.wait_for(self.is_set, timeout)
 
 
@@ -159,7 +163,9 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * hasattr(signal, "
 
 @contextlib.contextmanager
 def later_signals() -> Iterator[None]:
-    """Return a context that defers a signal to its end; a second signal is handled at once.
+    """Return a context that defers a first signal until the context ends.
+
+    A second signal is handled at once.
 
     Signal handlers raise in the main thread. In the middle of an answer that would leave a
     connection in an undefined state, or the error would be mistaken for the environment's.
@@ -198,11 +204,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MOST_THREADS = 64
-"""The maximum number of items processed at the same time."""
+"""The maximum number of items that are processed at the same time."""
 
 
 def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
-    """Run a function for each item, several at a time, and wait for all.
+    """Run a function for each item, several at a time, and wait for all calls.
 
     After an error, or an interrupt of the wait, no further item is started. Raises the error of
     `action`; that of the first item if there are several.
@@ -235,7 +241,10 @@ def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
 
 
 def can_start_threads() -> bool:
-    """Whether a thread can be started: not at the exit of some Pythons, nor above a limit."""
+    """Whether a thread can be started.
+
+    Some Python versions cannot start threads at exit, and systems limit the number of threads.
+    """
     thread = threading.Thread(target=lambda: None, daemon=True)
     try:
         thread.start()
@@ -270,7 +279,7 @@ async def in_thread(function: Callable[..., Result], *arguments: Any, **named: A
 
 
 class _Work(Generic[Item]):
-    """Items that some threads share."""
+    """The remaining items, which several threads share."""
 
     def __init__(self, items: Iterable[Item], action: Callable[[Item], object]):
         self.left = collections.deque(enumerate(items))
@@ -278,7 +287,7 @@ class _Work(Generic[Item]):
         self._action = action
 
     def run(self) -> None:
-        """Run the function for each remaining item."""
+        """Call the function with each remaining item."""
         while True:
             try:
                 index, item = self.left.popleft()
