@@ -118,7 +118,7 @@ def num_rows(observations: Specs) -> int | None:
 def _wrong_spec(what: str, spec: dm_env_rpc_pb2.TensorSpec, expected: str) -> SpecError:
     return SpecError(
         f"{what} of the batch is {dm_env_rpc_pb2.DataType.Name(spec.dtype)} {list(spec.shape)}; "
-        f"expected {expected}, since {STEP_TYPE!r} has that number of rows"
+        f"expected {expected}; {STEP_TYPE!r} determines the number of rows"
     )
 
 

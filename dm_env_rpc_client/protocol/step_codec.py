@@ -159,7 +159,7 @@ class StepCodec:
         parts[0] = b"\x1a" + varint(size)
         if size + len(parts[0]) > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"the actions require {size} bytes together; a message can contain at most "
+                f"the actions require {size} bytes together; a message holds at most "
                 f"{MAX_MESSAGE_BYTES}"
             )
         request = EncodedRequest(_STEP, b"".join(parts), self.decode)

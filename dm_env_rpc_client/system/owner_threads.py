@@ -278,7 +278,7 @@ class MainOwner(Owner):
             me = threading.get_ident()
             if self._ident not in (None, me) and self.holds:
                 raise RuntimeError(
-                    f"{self.name} belong to the thread that waited first; wait in that thread instead"
+                    f"{self.name} belong to the thread that waited first; wait in that one instead"
                 )
             self._ident = me
 

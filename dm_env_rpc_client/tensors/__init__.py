@@ -1,6 +1,6 @@
-"""Conversion of NumPy values to Tensor messages and back, which must not change a value.
+"""Conversion of NumPy values to Tensor messages and back, without changing a value.
 
-The guide is `docs/reference/values-and-specs.md`.
+`docs/reference/values-and-specs.md` describes the conversion.
 """
 
 # Pure: no I/O, no state. Read `codecs.py` first, the eleven data types; then `packing.py`

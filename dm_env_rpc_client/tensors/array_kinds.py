@@ -1,15 +1,16 @@
 """Conversion of arrays of other libraries, such as GPU tensors, to NumPy and back, at both ends.
 
-Nothing is imported: an array of a library exists only after its library has been imported. Only
-`named`, whose caller names a library, imports it.
+Conversion imports no libraries, because an array exists only after its library has been imported.
+Only `named`, whose caller specifies a library, imports it.
 
-All arrays of a structure leave a device in one transfer, joined on the device and split here;
-nothing else is waited for. On a CPU, converted arrays share the memory of the NumPy array, whose
-owner must not write to it afterwards.
+All arrays of a structure leave a device in one transfer: they are joined on the device and split
+after the transfer, without waiting for other work. On a CPU, converted arrays share the memory of
+the NumPy array, whose owner must not write to it afterwards.
 
-No value changes silently. NumPy has no bfloat16; float32 represents each of its values. JAX without
-`jax_enable_x64` has no 64-bit types: integers become 32-bit if all values fit, and otherwise an
-error names the array; float64 is rounded, as for a float32 spec.
+No value changes silently. NumPy has no bfloat16, so bfloat16 arrays become float32, which
+represents all bfloat16 values. JAX without `jax_enable_x64` has no 64-bit types. Integers become
+32-bit if all values fit, and otherwise an error specifies the array. A float64 array is rounded,
+as for a float32 spec.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import structures
 
 AUTO = "auto"
-"""Selects the kind of the environment's own arrays."""
+"""The value of `arrays` that selects the same array library as the environment's own arrays."""
 
 NAMES = ("numpy", "torch", "jax")
-"""The libraries that a caller may name."""
+"""The names of the array libraries that a caller can select."""
 
 _Array: TypeAlias = npt.NDArray[Any]
 _Found: TypeAlias = list[tuple[tuple[Any, ...], Any]]
@@ -40,11 +41,12 @@ _PLAIN = frozenset((np.ndarray, float, int, bool, str, bytes, type(None), dict, 
 _ARRAYS = (("torch", "Tensor"), ("jax", "Array"), ("cupy", "ndarray"))
 
 _MOST_LEVELS = 32
-"""Deeper values, such as values that contain themselves, are left unchanged."""
+"""The maximum depth of conversion. Deeper values, such as those inside values that contain
+themselves, are left unchanged."""
 
 
 class ArrayKind(NamedTuple):
-    """An array library, and the device of its arrays.
+    """An array library and the device of its arrays.
 
     Attributes:
       library: the name of its module, such as "torch".
@@ -62,7 +64,7 @@ NUMPY = ArrayKind("numpy")
 
 
 def check_names(arrays: Any, device: Any = None, more: Iterable[str] = ()) -> None:
-    """Raise SpecError unless `arrays` is one of `NAMES` or `more`, and `device` can go with it."""
+    """Raise SpecError unless `arrays` is in `NAMES` or `more` and can be used with `device`."""
     known = (*more, *NAMES)
     if arrays not in known:
         texts = ", ".join(map(repr, known))
@@ -105,7 +107,7 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
 
 
 def kind_of(structure: Any) -> ArrayKind:
-    """Return the kind of the first array of another library in a structure; NUMPY for none."""
+    """Return the kind of a structure's first array of another library, or NUMPY if none."""
     found = _found(structure, _library_of)
     if not found:
         return NUMPY
@@ -175,7 +177,7 @@ def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
 
 
 def _library_of(value: Any) -> str | None:
-    """Return the library of an array, or None for NumPy's arrays and for other values."""
+    """Return the library of an array, or None for NumPy arrays and for other values."""
     if type(value) in _PLAIN:
         return None
     for library, name in _ARRAYS:
@@ -193,7 +195,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _found(structure: Any, is_wanted: Callable[[Any], Any]) -> _Found:
-    """Return the arrays of a structure, each with the keys and indices that lead to it."""
+    """Return the arrays of a structure, each with its path of keys and indices."""
     found: _Found = []
 
     def collect(value: Any, path: tuple[Any, ...]) -> None:
@@ -210,7 +212,7 @@ def _found(structure: Any, is_wanted: Callable[[Any], Any]) -> _Found:
 def _rebuilt(
     value: Any, is_wanted: Callable[[Any], Any], arrays: Iterator[Any], level: int = 0
 ) -> Any:
-    """Return a structure with the next arrays in the places found by `_found`."""
+    """Return a copy of a structure with new arrays in the places found by `_found`."""
     if is_wanted(value):
         return next(arrays)
     parts = (structures.parts_of(value) if level < _MOST_LEVELS else None) or []
@@ -245,7 +247,7 @@ def _no_dtype(name: str, library: str, dtype: Any) -> SpecError:
 
 
 def _moved(arrays: Sequence[Any], move: Callable[[Iterator[Any]], Any]) -> list[Any]:
-    """Move arrays as one block.
+    """Move several arrays between devices as one block.
 
     Args:
       arrays: arrays of one library.

@@ -1,13 +1,15 @@
 """Parsing of messages and JSON from possibly hostile peers, within `Limits`.
 
-The memory that a message will take is estimated from its bytes before parsing. The count follows
-the descriptors of the message. It visits each field once and enters only messages that can contain
-many parts, so it costs 0.2 to 0.4 us for each string, message or entry and nothing for the elements
-of an array. Messages of up to 64 KiB are parsed without it: they take at most 40 MB.
+The memory that a parsed message will need is estimated from the message's bytes before parsing.
+The estimate follows the descriptors of the message, visits each field once and enters only
+submessages that can contain many parts. Therefore it costs 0.2 to 0.4 us for each string, message
+or entry, and nothing for the elements of an array. Messages of up to 64 KiB are parsed without an
+estimate, because they need at most 40 MB.
 
-The values in a JSON text are counted before parsing, too: a megabyte of brackets would otherwise
-become thirty megabytes of lists, or overflow the parser's stack. JSON has no NaN and no Infinity,
-so they are never written; they are read, as floats, because servers in Python write them.
+The values in a JSON text are also counted before parsing, because a megabyte of brackets would
+otherwise become thirty megabytes of lists or overflow the parser's stack. JSON has no NaN and no
+Infinity, so this module never writes them, but it reads them as floats because servers in Python
+write them.
 """
 
 from __future__ import annotations
@@ -29,19 +31,20 @@ from dm_env_rpc_client.tensors.codecs import read_varint
 from dm_env_rpc_client.tensors.memory_limits import Budget
 
 SMALL_BYTES = 1 << 16
-"""Messages up to this size cannot take much memory, and are not counted."""
+"""The size, in bytes, up to which messages need so little memory that it is not estimated."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _Charge: TypeAlias = Callable[[int, str], None]
 _Message = TypeVar("_Message", bound=protobuf_message.Message)
 
 _TAG = 1 << 3 | 2
-"""The tag of a length-delimited field 1, the elements of every payload."""
+"""The protobuf tag of a length-delimited field 1, which contains the elements of every payload."""
 
 _CHUNK = 1 << 20
 
 _CHARGED = 1 << 12
-"""Fields charged at once; separate charges would take longer than everything else."""
+"""The number of fields charged at once. Charging each field separately would take longer than the
+rest of the estimate."""
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _TYPE = descriptor.FieldDescriptor
@@ -59,19 +62,20 @@ _REQUESTED = dm_env_rpc_pb2.StepRequest.DESCRIPTOR.full_name + ".requested_obser
 
 
 class _Field(NamedTuple):
-    """The properties of a field that matter for counting."""
+    """The properties of a protobuf field that matter for estimating memory."""
 
     counts_as: str
-    """The method of Budget that charges each occurrence; "" for none."""
+    """The name of the Budget method that charges each occurrence, or "" if occurrences are
+    free."""
 
     is_name: bool
     """Whether the field is a name, whose size is limited."""
 
     child: _Table | None
-    """The fields of its message, or None if it is not entered."""
+    """The fields of the field's message, or None if the message is not entered."""
 
     element_bytes: int
-    """The size of a packed integer in memory; 0 for other fields."""
+    """The size of a packed integer in memory, in bytes, or 0 for other fields."""
 
 
 class _Table(NamedTuple):
@@ -80,11 +84,11 @@ class _Table(NamedTuple):
     fields: dict[int, _Field]
 
     only: str
-    """The charge of the only field, if it has number 1 and is not entered; otherwise ""."""
+    """The Budget method of the only field if it has number 1 and is not entered, otherwise ""."""
 
 
 def parse(message_class: type[_Message], data: bytes, budget: Budget, where: str) -> _Message:
-    """Parse a message.
+    """Parse a serialized message within a budget.
 
     Args:
       message_class: its class.
@@ -106,7 +110,7 @@ def check(
     budget: Budget,
     where: str,
 ) -> None:
-    """Charge a budget for the parsed size of a message.
+    """Charge a budget for the memory of a parsed message.
 
     Args:
       message_class: its class.
@@ -170,7 +174,7 @@ def _field(field: descriptor.FieldDescriptor) -> _Field | None:
 def _count(
     data: Buffer, i: int, end: int, table: _Table, budget: Budget, where: str, is_exact: bool
 ) -> None:
-    """Charge the budget for the message in data[i:end]; IndexError if it is truncated."""
+    """Charge the budget for the message in data[i:end], or raise IndexError if truncated."""
     fields = table.fields
     if table.only:
         charge = getattr(budget, table.only)
@@ -221,7 +225,9 @@ def _count(
         elif wire_type == _FIXED64:
             i += 8
         else:
-            raise SpecError(f"{where}: the message holds a group, which the protocol does not use")
+            raise SpecError(
+                f"{where}: the message contains a group, which the protocol does not use"
+            )
     budget.take_fields(visited, where)
 
 
@@ -235,7 +241,7 @@ def _charge_most(data: Buffer, i: int, end: int, charge: _Charge, where: str) ->
 
 
 def _count_only(data: Buffer, i: int, end: int, charge: _Charge, where: str) -> int:
-    """Charge field 1 in data[i:end]; return the position of the first other field.
+    """Charge for field 1 in data[i:end], and return the position of the first other field.
 
     It takes 0.1 us for each occurrence, compared with 0.5 us in the general loop.
     """
@@ -267,10 +273,10 @@ def _count_integers(
 
 
 MAX_DEPTH = 32
-"""Maximum nesting of lists and objects."""
+"""The maximum nesting depth of JSON lists and objects."""
 
 MAX_VALUES = 1 << 16
-"""Maximum number of values in a text, by default."""
+"""The default maximum number of values in a JSON text."""
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
@@ -278,7 +284,7 @@ _ALL_BUT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) -> Any:
-    """Parse UTF-8 JSON.
+    """Parse UTF-8 JSON with limits on depth and on the number of values.
 
     Args:
       text: the bytes.
@@ -292,11 +298,11 @@ def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) ->
     values = 1 + containers + text.count(b",") + text.count(b":")
     if values > max_values:
         raise ProtocolError(
-            f"{where}: JSON of {len(text)} bytes with about {values} values; at most "
+            f"{where}: the JSON of {len(text)} bytes has about {values} values; at most "
             f"{max_values} are allowed"
         )
     if containers > MAX_DEPTH and _depth(text) > MAX_DEPTH:
-        raise ProtocolError(f"{where}: JSON more than {MAX_DEPTH} levels deep")
+        raise ProtocolError(f"{where}: the JSON is more than {MAX_DEPTH} levels deep")
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError) as error:  # Bad UTF-8 is a ValueError, too.
@@ -305,7 +311,7 @@ def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) ->
 
 
 def encode(value: Any, where: str) -> bytes:
-    """Write JSON without white space, in ASCII.
+    """Write a value as ASCII JSON without white space.
 
     Raises:
       SpecError: JSON cannot represent the value; `where` names it in the text.
@@ -317,7 +323,7 @@ def encode(value: Any, where: str) -> bytes:
 
 
 def jsonable(value: Any, depth: int = MAX_DEPTH // 2) -> Any:
-    """Return a JSON value for diagnostics, such as a step's info.
+    """Convert a value, such as a step's info, to a JSON value for diagnostics.
 
     NumPy values become numbers and lists, NaN and infinities null, keys strings. Any other value,
     and any nested deeper than `depth`, becomes the name of its type.
@@ -336,7 +342,7 @@ def jsonable(value: Any, depth: int = MAX_DEPTH // 2) -> Any:
 
 
 def _depth(text: bytes | bytearray) -> int:
-    """Return the nesting depth of brackets outside strings, provided that `text` is JSON."""
+    """Return the nesting depth of brackets outside strings, assuming that `text` is JSON."""
     # Escaped quotes do not end a string. Once the escapes are removed, pair by pair from the left,
     # all remaining quotes do.
     structure = text.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _ALL_BUT_STRUCTURE)

@@ -1,11 +1,12 @@
-"""Casts between dtypes: exact, or an error that names the element.
+"""Exact casts between dtypes, with errors that identify the first element that would change.
 
 NumPy's own casts wrap 300 to 44 in an int8, turn NaN into a large negative integer, truncate 1.9
-to 1 and convert the string "False" to True. After such a cast of an action, the environment would
-return a plausible but wrong result.
+to 1 and convert the string "False" to True. After an action is changed by a NumPy cast, the
+environment would return a plausible but wrong result.
 
-The only allowed rounding is from a wider to a narrower float type: 0.1 has no exact float32, and a
-float32 spec implies the nearest value. Overflow to infinity is an error there, too.
+The only allowed rounding is from a wider to a narrower float type, because 0.1 has no exact
+float32 and a float32 spec implies the nearest value. Overflow to infinity during rounding is an
+error.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dm_env_rpc_client.tensors.nesting import text_of
 Array = npt.NDArray[Any]
 
 MAX_DIMENSIONS = 32
-"""The number of dimensions supported by every version of NumPy."""
+"""The maximum number of dimensions that every version of NumPy supports."""
 
 _PLAIN = {bool: "bool", int: "int", float: "float", str: "string"}
 
@@ -48,7 +49,7 @@ _WIDER = {
 
 
 def as_array(value: Any, where: str) -> Array:
-    """Convert a value to an array without changing an element.
+    """Convert a value to an array without changing any element.
 
     Args:
       value: a number, bool, string, protobuf message, NumPy scalar or array, or nested
@@ -128,7 +129,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
-    """Return the index of the first invalid element, and its name in errors.
+    """Return the index of the first invalid element and its name for error messages.
 
     Args:
       fits: whether each element is valid, a bool or an array of bools; at least one is False.
@@ -138,7 +139,7 @@ def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
 
 
 def _unchanged(array: Array, cast: Array) -> Any:
-    """Whether each element of `cast` equals its source; a bool or an array of bools."""
+    """Whether each element of `cast` equals its source, as a bool or an array of bools."""
     source, target = array.dtype.kind, cast.dtype.kind
     if source == "b" or (source == "f" and target == "f" and cast.itemsize >= array.itemsize):
         return True
@@ -182,7 +183,9 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
 def _from_array(value: Any, where: str) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise SpecError(f"{where}: has masked elements, which the protocol cannot represent")
+        raise SpecError(
+            f"{where}: has masked elements, which the protocol cannot represent; fill them first"
+        )
     if not isinstance(value, np.ndarray | np.generic):
         # `__array__` of tensors fails for devices, gradients and bfloat16.
         value = array_kinds.to_numpy(value, where)
@@ -205,7 +208,7 @@ def _from_array(value: Any, where: str) -> Array:
 
 
 def _nested_shape(value: Any, where: str) -> tuple[int, ...]:
-    """Return the shape of nested lists, from the first element on each level."""
+    """Return the shape of nested lists, based on the first element of each level."""
     shape: list[int] = []
     while isinstance(value, _SEQUENCES):
         shape.append(len(value))
@@ -243,7 +246,7 @@ def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str
 
 
 def _from_elements(elements: list[Any], where: str) -> Array:
-    """Return a flat array of the kind that all elements share."""
+    """Return the elements as a flat array of their common kind."""
     if not elements:
         return np.empty(0, np.float64)
     types = set(map(type, elements))

@@ -1,9 +1,9 @@
-"""Codecs for the eleven data types, between arrays and payload messages.
+"""Codecs that convert the eleven data types between arrays and payload messages.
 
-On the wire, a packed repeated field of a fixed-width type or of bools is a tag, a length and the
-little-endian memory of the array; so is a `bytes` field. Such elements are copied as one block
-instead of one by one (float32 84x84x4: 71x faster than iterating). Elements that are varints,
-strings or messages are converted by protobuf.
+On the wire, a `bytes` field and a packed repeated field of a fixed-width type or of bools consist
+of a tag, a length and the little-endian memory of the array. The elements of these fields are
+copied as one block instead of one by one (float32 84x84x4: 71x faster than iterating). Elements
+that are varints, strings or messages are converted by protobuf.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _FEW = 32
 """The number of integers up to which encoding one by one is faster than array operations."""
 
 _ANY_BYTES = 512
-"""The approximate size of an `Any` in memory without its contents."""
+"""The approximate size of an `Any` in memory without its contents, in bytes."""
 
 
 _LENGTH_DELIMITED = 2
-"""The wire type of messages, bytes, strings and packed elements."""
+"""The protobuf wire type of messages, bytes, strings and packed elements."""
 
 
 class Codec:
@@ -89,8 +89,10 @@ class Codec:
         return encoded
 
     def memory(self, array: Array) -> bytes | memoryview:
-        """Return the elements in their wire format, for a codec with `is_block`."""
-        raise NotImplementedError(f"{self.name} is stored as varints or messages")
+        """Return the elements in their wire format. This requires a codec with `is_block`."""
+        raise NotImplementedError(
+            f"{self.name} is encoded as varints or messages, not as one block"
+        )
 
     def unpack(self, message: PayloadMessage) -> Array:
         """Return the elements as a new, flat, writable array."""
@@ -101,12 +103,12 @@ class Codec:
         getattr(message, self.field).array.append(element)
 
     def unpack_one(self, message: PayloadMessage) -> Any:
-        """Return the only element, or None if there are none or several."""
+        """Return the only element, or None if the message has no element or several."""
         elements = getattr(message, self.field).array
         return self.dtype.type(elements[0]) if len(elements) == 1 else None
 
     def decode(self, payload: bytes) -> Array:
-        """Return the elements of a serialized payload message, as `unpack` does."""
+        """Return the elements of a serialized payload message, in the same way as `unpack`."""
         return self._elements(self.payload_class.FromString(payload).array)
 
     def _elements(self, repeated: Any) -> Array:
@@ -125,7 +127,7 @@ class Codec:
 
 
 class _BytesCodec(Codec):
-    """8-bit integers, whose payload is a `bytes` field."""
+    """A codec for 8-bit integers, whose payload is a `bytes` field."""
 
     is_block = True
 
@@ -153,7 +155,7 @@ class _BytesCodec(Codec):
 
 
 class _BlockCodec(Codec):
-    """Types whose packed encoding is the memory of a little-endian array."""
+    """A codec for types whose packed encoding equals the memory of a little-endian array."""
 
     is_block = True
 
@@ -189,7 +191,7 @@ class _BlockCodec(Codec):
 
 
 class _BoolCodec(_BlockCodec):
-    """Bools: varints of one byte, 0 or 1, as in arrays made by NumPy."""
+    """A codec for bools, which are one-byte varints with the value 0 or 1, as in NumPy arrays."""
 
     def encode(self, array: Array) -> bytes:
         # In a view of foreign memory, any byte other than 0 may represent True.
@@ -200,7 +202,7 @@ class _BoolCodec(_BlockCodec):
 
 
 class _StringCodec(Codec):
-    """Strings, kept as Python strings: NumPy's string type would pad each to the longest."""
+    """A codec for strings, which stay Python strings because NumPy's type would pad them."""
 
     def unpack_one(self, message: PayloadMessage) -> Any:
         elements = getattr(message, self.field).array
@@ -211,7 +213,7 @@ class _StringCodec(Codec):
 
 
 class _ProtoCodec(Codec):
-    """Messages, each copied into its own Any, so that elements share no memory with the tensor."""
+    """A codec for messages, each copied into its own Any to share no memory with the tensor."""
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
         payload = getattr(message, self.field)
@@ -254,7 +256,7 @@ _BY_DTYPE = {codec.dtype: codec for codec in _CODECS if codec.dtype.kind != "O"}
 
 
 _SMALL_BYTES = 1 << 10
-"""Arrays up to this size are copied once more, which is faster than creating a view."""
+"""The size, in bytes, up to which copying an array once more is faster than creating a view."""
 
 _ONE_BYTE = [bytes([number]) for number in range(0x80)]
 
@@ -268,7 +270,7 @@ _BY_SCALAR: dict[type[Any], Codec] = {
 
 
 def codec_of_plain_value(value: Any) -> Codec | None:
-    """Return the codec of a value whose type alone determines its data type.
+    """Return the codec for a value whose type alone determines its data type.
 
     Applies to plain scalars and arrays. None for lists, large integers and arrays of other byte
     orders, whose contents have to be examined.
@@ -281,7 +283,7 @@ def codec_of_plain_value(value: Any) -> Codec | None:
 
 
 def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
-    """Return the codec of a DataType number or of a NumPy dtype.
+    """Return the codec for a DataType number or a NumPy dtype.
 
     Args:
       dtype: a DataType of the protocol, or any argument of `np.dtype`. `str` is STRING, `object`
@@ -313,7 +315,7 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
 
 
 def codec_of_value(value: Any, array: Array) -> Codec:
-    """Return the codec of any value, from the value and the array made from it."""
+    """Return the codec for any value, given the value and the array created from it."""
     if array.size == 0 and isinstance(value, np.ndarray) and value.dtype.kind in "OU":
         return codec_for(value.dtype)
     if array.dtype.kind != "O":
@@ -331,7 +333,7 @@ def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
 
 
 def varint(number: int) -> bytes:
-    """Return a number of up to 64 bits in protobuf's encoding of lengths and integers."""
+    """Return a number of up to 64 bits as a varint, protobuf's encoding of integers."""
     number &= 0xFFFFFFFFFFFFFFFF
     if number <= 0x7F:
         return _ONE_BYTE[number]
@@ -344,7 +346,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(message: bytes | bytearray | memoryview, i: int) -> tuple[int, int]:
-    """Return the number that begins at message[i], and the position after it.
+    """Return the varint that begins at message[i], and the position after it.
 
     Raises:
       IndexError: the message ends within the number, or the number exceeds 64 bits.

@@ -1,8 +1,9 @@
-"""Arrays with one row for each of several environments, and the values that a row accepts.
+"""Arrays with one row for each of several environments, and conversion of values for a row.
 
-Batches, rollouts and vector environments fill their rows through `Column`. A row accepts the values
-that a single environment may return, and rejects values that would change: NumPy's assignment wraps
-300 to 44 in an uint8, fills a row with one number, parses "0.5", and converts NaN to 0.
+Batches, rollouts and vector environments fill their rows through `Column`. A row accepts the
+values that a single environment is allowed to return, and rejects values that would be changed. In
+contrast, NumPy's assignment wraps 300 to 44 in a uint8, fills a row with one number, parses "0.5"
+and converts NaN to 0.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from dm_env_rpc_client.tensors.specs import (
 )
 
 VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
-"""Specs of arrays of variable length, whose rows do not form one array."""
+"""The specs of arrays of variable length, whose rows cannot form one array."""
 
 
 def batch_spec(spec: specs.Array, count: int) -> specs.Array:
-    """Return the spec of `count` values of a spec, stacked as in `Rows`."""
+    """Return the spec of `count` stacked values of a spec, as in `Rows`."""
     shape = (count, *spec.shape)
     if isinstance(spec, VARIABLE):
         return specs.Array((count,), object, spec.name)
@@ -119,7 +120,7 @@ class Column:
             self.type = float if self.dtype == np.float64 else self.dtype.type
 
     def taken(self, value: Any) -> Any:
-        """Return a value that can be assigned to a row unchanged, or rounded to its dtype.
+        """Return a value that can be assigned to a row, unchanged or rounded to the row's dtype.
 
         Most values are recognized at once; others are `fitted`, or rejected there.
         """
@@ -159,9 +160,9 @@ _NO_DTYPE = np.dtype([("no array has this dtype", np.void, 1)])
 _DOUBLE = np.dtype(np.float64)
 
 _SMALL = float(np.finfo(np.float32).max) ** 2
-"""Below this sum of squares, every element is finite and within the range of float32."""
+"""The sum of squares below which every element is finite and within the range of float32."""
 
 
 def _is_small(array: npt.NDArray[np.float64]) -> bool:
-    """Whether an array can be rounded to float32, tested with one operation."""
+    """Whether a single operation shows that an array can be rounded to float32."""
     return bool(np.vdot(array, array) < _SMALL)

@@ -1,7 +1,7 @@
-"""Manual control of actions: values that suit a spec, keys, and actions made of both.
+"""Manual control of actions with keys and with values that conform to a spec.
 
-A notebook has widgets and a key field, the command line a window. Keys are named as in a browser's
-`KeyboardEvent.key`, letters in lower case.
+A notebook provides widgets and a key field, and the command line provides a window. Key names are
+those of a browser's `KeyboardEvent.key`, with letters in lower case.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ROOT = "action"
 _AXES = (("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"), ("a", "d"), ("s", "w"))
 _DIGITS = "0123456789"
 _LETTERS = "zxcvfgbnmhjklqetyuiop"
-"""The keys that no axis uses, without r, which resets."""
+"""The letter keys that no axis uses, except r, which resets the environment."""
 
 _MOST_ELEMENTS = 16
-"""The maximum number of elements of a vector whose first elements get keys."""
+"""The maximum number of elements of a vector whose first elements are assigned keys."""
 
 # By the number of values. Four values are in the order of FrozenLake; the first of five values is
 # no direction.
@@ -42,7 +42,7 @@ _ARROWS: dict[int, tuple[str | None, ...]] = {
 
 
 class Element(NamedTuple):
-    """A number of a bounded spec: its index, () for a scalar, and its bounds."""
+    """An element of a bounded spec, with its bounds and its index, which is () for a scalar."""
 
     at: tuple[int, ...]
     low: Any
@@ -68,7 +68,7 @@ class Change(NamedTuple):
 
 
 def few_values(spec: specs.Array, most: int) -> list[Any]:
-    """Return all values of a scalar with at most `most` values; empty for any other spec."""
+    """Return all values of a scalar spec with at most `most` values, or none for other specs."""
     if spec.shape:
         return []
     if spec.dtype.kind == "b":
@@ -81,7 +81,7 @@ def few_values(spec: specs.Array, most: int) -> list[Any]:
 
 
 def elements(spec: specs.Array, most: int) -> list[Element]:
-    """Return the numbers of a bounded scalar, or of a bounded vector of up to `most` numbers."""
+    """Return the elements of a bounded scalar or of a bounded vector of up to `most` numbers."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
         return []
     if len(spec.shape) > 1 or (spec.shape and not 0 < spec.shape[0] <= most):
@@ -93,7 +93,7 @@ def elements(spec: specs.Array, most: int) -> list[Element]:
 
 
 def idle(spec: specs.Array) -> Any:
-    """Return the default value of an action: the middle one of three values, or the nearest to 0.
+    """Return an action's default, which is the middle of three values or the nearest to 0.
 
     Three values usually mean back, stay and forth.
     """
@@ -136,7 +136,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
         # The protocol has no 16-bit dtypes; a value of the next wider dtype may not fit.
         is_float = narrowed.dtype.kind == "f"
         if not np.all(np.isfinite(narrowed) if is_float else narrowed == conforming):
-            raise SpecError(f"{where}: {value!r} does not fit its dtype, {spec.dtype.name}")
+            raise SpecError(f"{where}: {value!r} does not fit its dtype {spec.dtype.name}")
         return narrowed[()]
 
     return check
@@ -145,7 +145,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
 def checked_action(
     action: Any, action_specs: Mapping[str, specs.Array], where: str = ""
 ) -> dict[str, Any]:
-    """Return the values of an action, or of a part of one, by flat name.
+    """Return the values of a whole or partial action by flat name.
 
     Args:
       action: values, nested or by flat name.
@@ -214,7 +214,7 @@ def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> spec
 
 
 def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-    """Return a copy of values by flat name after changes; later changes override earlier ones."""
+    """Return a copy of values by flat name with changes applied in order."""
     arrays = dict(values)
     for change in changes:
         if change.at is ...:
@@ -275,7 +275,7 @@ def _has_two_ends(element: Element) -> bool:
 
 
 class Keys:
-    """The state of the keyboard, and the changes that it makes to an action.
+    """The state of the keyboard, and the changes that pressed keys make to an action.
 
     A key pressed and released between two steps counts in one step. If two keys set the same value,
     the last one pressed wins. Keys may be pressed in another thread.
@@ -291,7 +291,7 @@ class Keys:
         self._tapped: collections.deque[str] = collections.deque()
 
     def press(self, key: str, repeated: bool = False) -> None:
-        """Record that a key is down; `repeated` if it was down before."""
+        """Record that a key is down. `repeated` means that the key was already down."""
         if not repeated:
             self._tapped.append(key)
             self._held.pop(key, None)
@@ -302,12 +302,12 @@ class Keys:
         self._held.pop(key, None)
 
     def take(self) -> list[Change]:
-        """Return the changes of the next step, and clear keys that were tapped."""
+        """Return the changes for the next step, and clear keys that were tapped."""
         down = [self._tapped.popleft() for _ in range(len(self._tapped))]
         return [change for key in (*down, *self._held) for change in self.changes[key]]
 
     def legend(self) -> list[tuple[str, str]]:
-        """Return each key with a text of its effect."""
+        """Return each key with a description of its effect."""
         return [
             (key, shorten(", ".join(map(str, changes)), 60))
             for key, changes in self.changes.items()

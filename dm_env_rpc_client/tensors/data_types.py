@@ -1,4 +1,4 @@
-"""Data types of the protocol and NumPy dtypes, under the names of the reference package."""
+"""Conversion between protocol and NumPy data types, with the reference package's names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data_type_to_np_type(dm_env_rpc_dtype: dm_env_rpc_pb2.DataType | int) -> np.
 
 
 def np_type_to_data_type(np_type: npt.DTypeLike) -> dm_env_rpc_pb2.DataType:
-    """Return the DataType of a NumPy dtype; the reverse of `data_type_to_np_type`.
+    """Return the DataType of a NumPy dtype, the inverse of `data_type_to_np_type`.
 
     Args:
       np_type: any argument of `np.dtype`, such as `np.float32`.

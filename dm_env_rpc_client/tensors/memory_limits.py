@@ -1,9 +1,9 @@
-"""`Limits` on the memory of a received message, and the bookkeeping for them.
+"""`Limits` on the memory of a received message, and the budget that enforces them.
 
-A few bytes can claim gigabytes: one element fills an array of any shape, and a string or an `Any`
-takes two bytes on the wire and up to 650 in memory. Therefore the parts of a message share one
-budget, which is charged before memory is allocated (`bounded_parsing.py` before protobuf parses,
-`packing.py` before an array is filled).
+A few bytes can require gigabytes of memory, because one element can fill an array of any shape,
+and a string or an `Any` takes two bytes on the wire and up to 650 in memory. Therefore the parts
+of a message share one budget, which is charged before memory is allocated (in `bounded_parsing.py`
+before protobuf parses, and in `packing.py` before an array is filled).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 
 MAX_MESSAGE_BYTES = (1 << 31) - 1
-"""Protobuf's maximum size of a message."""
+"""Protobuf's maximum size of a message, in bytes."""
 
 _LISTED = 32
-"""The number of names that an error message lists."""
+"""The maximum number of names that an error message lists."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits for a received message.
+    """The limits on the memory and contents of a received message.
 
     For `EnvCApiEnvironment`, a message is the data copied from a library's memory at a time: all
     observations of a step, or all observations of its events.
@@ -82,7 +82,7 @@ class Limits:
             object.__setattr__(self, field.name, value)
         if self.message_bytes > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"Limits: message_bytes is {self.message_bytes}; protobuf's messages have at most "
+                f"Limits: message_bytes is {self.message_bytes}; protobuf messages have at most "
                 f"{MAX_MESSAGE_BYTES} bytes"
             )
 
@@ -107,7 +107,7 @@ DEFAULT = Limits()
 
 
 class Budget:
-    """The remaining budget for one message.
+    """The remaining memory budget for one message.
 
     Args:
       limits: the limits.
@@ -129,53 +129,53 @@ class Budget:
         """Raise SpecError if a name of `size` bytes is too long."""
         if size > self._limits.name_bytes:
             raise SpecError(
-                f"{where}: the message holds a name of {size} bytes; at most "
+                f"{where}: the message contains a name of {size} bytes; at most "
                 f"{self._limits.name_bytes} are allowed (Limits.name_bytes)"
             )
 
     def expand(self, size: int, where: str) -> None:
-        """Charge `size` bytes of memory beyond the message's own; SpecError if over."""
+        """Charge `size` bytes beyond the message's own size, or raise SpecError over the limit."""
         self._expanded -= size
         if self._expanded < 0:
             limit = self._limits.expanded_bytes
             raise SpecError(
-                f"{where}: its elements take {size} bytes more than in the message; the arrays of "
-                f"a message may exceed it by {limit} bytes in total (Limits.expanded_bytes)"
+                f"{where}: its elements need {size} bytes more than in the message; the arrays of "
+                f"a message are allowed {limit} more bytes in total (Limits.expanded_bytes)"
             )
 
     def take_strings(self, count: int, where: str) -> None:
-        """Charge strings; SpecError if there are too many."""
+        """Charge strings, and raise SpecError if the message has too many."""
         self._strings -= count
         if self._strings < 0:
             raise _too_many(where, self._limits.strings, "strings", "strings")
 
     def take_messages(self, count: int, where: str) -> None:
-        """Charge messages in tensors and in error details; SpecError if there are too many."""
+        """Charge messages in tensors and error details, and raise SpecError if too many."""
         self._messages -= count
         if self._messages < 0:
             raise _too_many(where, self._limits.messages, "protobuf messages", "messages")
 
     def take_entries(self, count: int, where: str) -> None:
-        """Charge actions, observations or settings; SpecError if there are too many."""
+        """Charge actions, observations or settings, and raise SpecError if there are too many."""
         self._entries -= count
         if self._entries < 0:
             what = "actions, observations or settings"
             raise _too_many(where, self._limits.specs, what, "specs")
 
     def take_fields(self, count: int, where: str) -> None:
-        """Charge fields of any kind; SpecError if there are too many."""
+        """Charge fields of any kind, and raise SpecError if the message has too many."""
         self._fields -= count
         if self._fields < 0:
-            raise SpecError(f"{where}: the message has too many fields for its limits (Limits)")
+            raise SpecError(f"{where}: the message has more fields than its limits allow (Limits)")
 
 
 def largest_array(limits: Limits) -> int:
-    """Return the maximum size in bytes of an array in a message."""
+    """Return the maximum size, in bytes, of an array in a message."""
     return limits.message_bytes + limits.expanded_bytes
 
 
 def listed(known: Iterable[object]) -> str:
-    """Return the first names or UIDs of many, for an error message; "none" if there are none."""
+    """Return the first of some names or UIDs for an error message, or "none" if there are none."""
     shown = [repr(one) for one in itertools.islice(known, _LISTED + 1)]
     if len(shown) > _LISTED:
         shown[_LISTED] = "..."
@@ -183,7 +183,7 @@ def listed(known: Iterable[object]) -> str:
 
 
 def shortened(text: str, size: int) -> str:
-    """Return text cut to about `size` bytes, followed by its original size.
+    """Return text truncated to about `size` bytes and followed by its original size.
 
     Args:
       text: the text.
@@ -198,7 +198,7 @@ def shortened(text: str, size: int) -> str:
 
 
 def sendable(text: str, size: int) -> str:
-    """Return text that fits a message: `shortened`, and without surrogates.
+    """Return text that a message can contain, `shortened` and without surrogates.
 
     Args:
       text: the text.
@@ -209,7 +209,7 @@ def sendable(text: str, size: int) -> str:
 
 
 def described(error: BaseException, text_of: Callable[[BaseException], str] = str) -> str:
-    """Return the name and text of a foreign error, whose `str` may itself raise an error.
+    """Return the type name and text of any error, even if its `str` raises another error.
 
     Args:
       error: the error.

@@ -1,11 +1,11 @@
-"""Nested dictionaries and their flat form with separated names, and unbounded structures.
+"""Conversion of nested dictionaries to flat names and back, and checks of unbounded structures.
 
-The protocol has only flat names; a period in a name separates two levels of nesting ("Nested
+The protocol has only flat names. A period in a name separates two levels of nesting (see "Nested
 actions or observations" in the protocol overview).
 
-Lists, mappings and arrays of objects may contain themselves, or have thousands of levels. Packing
-code descends a bounded number of levels and only then calls functions here, so values of the usual
-depth cost nothing extra.
+Lists, mappings and arrays of objects can contain themselves or have thousands of levels. Packing
+code calls the functions of this module only after descending a limited number of levels, so values
+of the usual depth cost nothing extra.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def too_deep(value: Any, where: str, most: int) -> SpecError:
 
 
 def text_of_deep(value: Any) -> str:
-    """Return the text of a value below the last level that is packed.
+    """Return a text for a value that is nested below the last level that is packed.
 
     Raises:
       SpecError: the value contains itself.
@@ -95,7 +95,7 @@ def _parts(value: Any) -> Iterable[Any] | None:
 SEPARATOR = "."
 
 MAX_NESTING = memory_limits.DEFAULT.nesting
-"""The maximum number of levels in one name; each is a nested dictionary."""
+"""The maximum number of levels in one name. Each level is a nested dictionary."""
 
 
 def flatten_dict(
@@ -185,13 +185,13 @@ def check_unambiguous(
 ) -> None:
     """Raise SpecError if a name is a leaf and also the parent of another name."""
     if not separator:
-        raise SpecError("the separator is empty")
+        raise SpecError("the separator is empty; pass a non-empty string")
     leaves = set(names)
     for name in leaves:
         if not isinstance(name, str):
             raise SpecError(f"names must be strings, got {name!r}")
         if name.count(separator) >= max_nesting:
-            raise SpecError(f"{name[:40]!r}...: more than {max_nesting} levels of nesting")
+            raise SpecError(f"{name[:40]!r}... has more than {max_nesting} levels of nesting")
         parent, found, _ = name.rpartition(separator)
         while found:
             if parent in leaves:

@@ -1,10 +1,10 @@
 """Conversion of Tensor messages to NumPy arrays and back.
 
-Elements are sent in row-major order, in the payload message of their type (see `codecs`).
+Elements are sent in row-major order in the payload message for their type (see `codecs`).
 
-Rules from "Tensors" in the protocol overview: at most one dimension of a shape is negative, and its
-length follows from the number of elements; a single element represents an array of any shape with
-all elements equal; an empty shape is a scalar.
+The section "Tensors" of the protocol overview states the rules. At most one dimension of a shape
+is negative, and the length of this dimension follows from the number of elements. A single element
+represents an array of any shape with all elements equal. An empty shape is a scalar.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def pack_value(
 
 
 def as_tensor(value: Any, where: str) -> dm_env_rpc_pb2.Tensor:
-    """Pack a value by its own type; return a Tensor unchanged."""
+    """Pack a value according to its own type, or return a Tensor unchanged."""
     if isinstance(value, dm_env_rpc_pb2.Tensor):
         return value
     return pack_value(value, None, where)
@@ -143,7 +143,7 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> An
 def unpack_payload(
     message: PayloadMessage, codec: Codec, shape: Sequence[int], where: str, budget: Budget
 ) -> Any:
-    """Unpack the payload of `message`, of the type of `codec`, into `shape`."""
+    """Unpack the payload of `message` into an array of `shape`, with the type of `codec`."""
     if not shape:
         element = codec.unpack_one(message)
         if element is None:
@@ -160,7 +160,7 @@ def unpack_payload(
 
 
 def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
-    """Raise SpecError for a shape that is too large for a message.
+    """Raise SpecError if an array of a shape is too large for a message.
 
     NumPy cannot create arrays of such a shape either, not even empty ones.
     """
@@ -185,7 +185,9 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
     """
     shape = tuple(shape)
     if len(shape) > MAX_DIMENSIONS:
-        raise SpecError(f"{where}: {len(shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")
+        raise SpecError(
+            f"{where}: has {len(shape)} dimensions; at most {MAX_DIMENSIONS} are allowed"
+        )
     variable = [axis for axis, length in enumerate(shape) if length < 0]
     if len(variable) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")

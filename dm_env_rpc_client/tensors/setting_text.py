@@ -1,4 +1,4 @@
-"""Settings as text on a command line: NAME=VALUE."""
+"""Parsing of settings that are written as NAME=VALUE on a command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dm_env_rpc_client.errors import SpecError
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
-    """Parse NAME=VALUE strings; a value that is not JSON is taken as text.
+    """Parse NAME=VALUE strings, with values that are not JSON treated as text.
 
     Raises:
       SpecError: a setting has no `=` or no name, or its value is null.
@@ -25,5 +25,5 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
         except json.JSONDecodeError:
             parsed[name] = text
         if parsed[name] is None:
-            raise SpecError(f"setting {name!r} has no value: {setting!r}")
+            raise SpecError(f"setting {name!r} is null in {setting!r}; pass another value")
     return parsed

@@ -1,4 +1,4 @@
-"""Settings of worlds and agents: nested or flat values by name as Tensor messages."""
+"""Packing of the settings of worlds and agents, nested or by flat name, as Tensor messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dm_env_rpc_client.tensors import nesting, packing
 def pack_settings(
     settings: Mapping[str, Any], name: str = "settings"
 ) -> dict[str, dm_env_rpc_pb2.Tensor]:
-    """Pack settings for a request.
+    """Pack settings as Tensor messages for a request.
 
     Args:
       settings: values by name, nested or with periods in the names. A value has any type

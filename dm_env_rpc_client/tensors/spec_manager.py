@@ -1,8 +1,8 @@
-"""The actions or the observations of an agent: UIDs, names, and strict packing.
+"""The UIDs, names and strict packing of the actions or the observations of an agent.
 
-Everything that follows from the specs alone is computed once, when they arrive. Each step checks
-the dtype and shape of a value by comparison, and its range by two reductions or, for few elements,
-one by one.
+Everything that depends only on the specs is computed once, when they arrive. Each step checks the
+dtype and shape of a value by comparison, and its range either by two reductions or, for few
+elements, one by one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from dm_env_rpc_client.tensors.memory_limits import (
 )
 
 _COMPARED = 256
-"""The number of characters of an unknown name that are compared with known names."""
+"""The maximum number of characters of an unknown name that are compared with known names."""
 
 _FEW = 64
-"""The number of elements up to which they are compared one by one: 1 us; two reductions: 3 to 7."""
+"""The number of elements up to which they are compared one by one, which takes 1 us. Two
+reductions take 3 to 7 us."""
 
 
 class TensorField:
-    """One action or observation: its spec, and the packing and unpacking of its values.
+    """One action or observation, with its spec and the packing and unpacking of its values.
 
     Attributes:
       uid: the UID.
@@ -77,7 +78,7 @@ class TensorField:
         self._finite_bounds: tuple[list[float], list[float]] | None = None
 
     def pack(self, value: Any, check_range: bool = True) -> dm_env_rpc_pb2.Tensor:
-        """Pack a value after validating it against the spec; see `SpecManager.pack`."""
+        """Validate a value against the spec and pack it (see `SpecManager.pack`)."""
         return packing.pack_array(self.conform(value, check_range), self.codec, self.label)
 
     def conform(self, value: Any, check_range: bool = True) -> codecs.Array:
@@ -92,7 +93,7 @@ class TensorField:
         return array
 
     def admits(self, shape: Iterable[int]) -> bool:
-        """Whether `shape` equals the spec's, with any length in a variable dimension."""
+        """Whether `shape` equals the spec's shape, with any length in a variable dimension."""
         shape = tuple(shape)
         return len(shape) == len(self.shape) and all(
             mine == its or mine < 0 for mine, its in zip(self.shape, shape, strict=True)
@@ -116,7 +117,10 @@ class TensorField:
             self._raise_out_of_range(array)
 
     def _are_few_in_range(self, array: codecs.Array) -> bool:
-        """Whether every element is finite and within its bounds, for few elements."""
+        """Whether every element is finite and within its bounds.
+
+        This is fast only for few elements.
+        """
         bounds = self._finite_bounds
         if bounds is None:
             bounds = self._finite_bounds = self._bounds_of_elements()
@@ -135,7 +139,7 @@ class TensorField:
         return lows, highs
 
     def _raise_out_of_range(self, array: codecs.Array) -> None:
-        """Raise for the first element out of range; infinity needs an infinite bound."""
+        """Raise SpecError for the first element out of range. Infinity needs an infinite bound."""
         minimum, maximum = self.bounds
         low = -np.inf if minimum is None else minimum
         high = np.inf if maximum is None else maximum
@@ -158,7 +162,7 @@ class TensorField:
         )
 
     def unpack(self, tensor: dm_env_rpc_pb2.Tensor, budget: Budget | None = None) -> Any:
-        """Unpack a tensor of the spec's dtype and shape; see `SpecManager.unpack`."""
+        """Unpack a tensor of the spec's dtype and shape (see `SpecManager.unpack`)."""
         budget = budget or Budget()
         if tensor.WhichOneof("payload") != self.codec.field:
             found = codecs.codec_of_payload(tensor, self.label).name
@@ -179,7 +183,7 @@ class TensorField:
 
 
 class SpecManager:
-    """Packing and unpacking of values by name, for one set of specs.
+    """Packing and unpacking of values by name for one set of specs.
 
     Args:
       specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. They are copied.
@@ -254,20 +258,20 @@ class SpecManager:
 
     @property
     def specs_by_uid(self) -> dict[int, dm_env_rpc_pb2.TensorSpec]:
-        """The TensorSpecs by UID; a copy."""
+        """A copy of the TensorSpecs by UID."""
         return {uid: field.spec for uid, field in self._fields.items()}
 
     @property
     def specs_by_name(self) -> dict[str, dm_env_rpc_pb2.TensorSpec]:
-        """The TensorSpecs by name; a copy."""
+        """A copy of the TensorSpecs by name."""
         return {name: field.spec for name, field in self._by_name.items()}
 
     def names(self) -> KeysView[str]:
-        """The names, in the order of the UIDs."""
+        """Return the names in the order of the UIDs."""
         return self._by_name.keys()
 
     def uids(self) -> KeysView[int]:
-        """The UIDs, ascending."""
+        """Return the UIDs in ascending order."""
         return self._fields.keys()
 
     def name_to_uid(self, name: str) -> int:
@@ -279,15 +283,15 @@ class SpecManager:
         return self._field_of_uid(uid).name
 
     def name_to_spec(self, name: str) -> dm_env_rpc_pb2.TensorSpec:
-        """Return the TensorSpec of a name, or raise UnknownNameError if it is unknown."""
+        """Return the TensorSpec of a name, or raise UnknownNameError if the name is unknown."""
         return self.field(name).spec
 
     def uid_to_spec(self, uid: int) -> dm_env_rpc_pb2.TensorSpec:
-        """Return the TensorSpec of a UID, or raise UnknownNameError if it is unknown."""
+        """Return the TensorSpec of a UID, or raise UnknownNameError if the UID is unknown."""
         return self._field_of_uid(uid).spec
 
     def field(self, name: str) -> TensorField:
-        """Return the field of a name; UnknownNameError, with a similar name, if it is unknown."""
+        """Return the field of a name, or raise UnknownNameError with a similar name."""
         field = self._by_name.get(name)
         if field is None:
             near = difflib.get_close_matches(str(name)[:_COMPARED], self._by_name, n=1)

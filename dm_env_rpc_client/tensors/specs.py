@@ -1,12 +1,12 @@
-"""Conversion of TensorSpec messages to dm_env specs and back, and their bounds.
+"""Conversion of TensorSpec messages and their bounds to dm_env specs and back.
 
-Bounds are inclusive; there is one for all elements of the tensor or one for each ("Ranges" in the
-protocol overview). Servers of the 1.0 line send scalar bounds in fields whose numbers are reserved
-in the current protocol; these are read, never written.
+Bounds are inclusive. A bound is either one value for all elements of the tensor or one value for
+each element (see "Ranges" in the protocol overview). Servers of the 1.0 line send scalar bounds in
+fields whose numbers are reserved in the current protocol. These fields are read but never written.
 
-dm_env has no specs for arrays with a dimension of variable length; its own, with -1 in their shape,
-reject every array. The subclasses here accept any length along that axis and otherwise behave like
-their base classes ("Variable lengths" in the protocol overview).
+dm_env has no specs for arrays with a dimension of variable length, and a dm_env spec with -1 in
+its shape rejects every array. The subclasses in this module accept any length along an axis of -1
+and otherwise behave like their base classes (see "Variable lengths" in the protocol overview).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
 def bounded_array(
     shape: tuple[int, ...], dtype: npt.DTypeLike, minimum: Any, maximum: Any, name: str | None
 ) -> specs.BoundedArray:
-    """Return `dm_env.specs.BoundedArray`; scalar bounds are not expanded to the shape."""
+    """Return a `dm_env.specs.BoundedArray` without expanding scalar bounds to the shape."""
     if np.ndim(minimum) or np.ndim(maximum):
         return specs.BoundedArray(shape, dtype, minimum, maximum, name)
     bounded = specs.BoundedArray((), dtype, minimum, maximum, name)
@@ -46,7 +46,7 @@ def bounded_array(
 
 
 def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
-    """Return the bounds of a numeric or bool spec, by default the limits of its dtype."""
+    """Return the bounds of a numeric or bool spec, which default to the limits of its dtype."""
     if spec.dtype.kind == "b":
         return 0, 1
     if isinstance(spec, specs.BoundedArray):
@@ -82,7 +82,7 @@ class _VariableShape(specs.Array):
 
 
 class VariableArray(_VariableShape, specs.Array):
-    """`dm_env.specs.Array` whose shape has one -1."""
+    """A `dm_env.specs.Array` whose shape has one -1."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ class VariableArray(_VariableShape, specs.Array):
 
 
 class VariableBoundedArray(_VariableShape, specs.BoundedArray):
-    """`dm_env.specs.BoundedArray` whose shape has one -1 and whose bounds are scalars."""
+    """A `dm_env.specs.BoundedArray` whose shape has one -1 and whose bounds are scalars."""
 
     def __init__(
         self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None
@@ -104,13 +104,13 @@ class VariableBoundedArray(_VariableShape, specs.BoundedArray):
 
 
 class VariableStringArray(_VariableShape, specs.StringArray):
-    """`dm_env.specs.StringArray` whose shape has one -1."""
+    """A `dm_env.specs.StringArray` whose shape has one -1."""
 
     __slots__ = ()
 
 
 class Bounds(NamedTuple):
-    """The inclusive range of a tensor; each side is a scalar or an array of its shape."""
+    """The inclusive range of a tensor. Each side is a scalar or an array of the tensor's shape."""
 
     min: Any
     max: Any
@@ -231,7 +231,10 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
 
 
 def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.TensorSpec:
-    """Convert a spec like `dm_env_spec_to_tensor_spec`, under another name; "" for None."""
+    """Convert a spec like `dm_env_spec_to_tensor_spec`, but with another name.
+
+    A name of None becomes "".
+    """
     where = f"spec {name!r}"
     data_type = codec_of(spec, where).data_type
     try:
@@ -251,7 +254,7 @@ def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.Ten
 
 
 def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
-    """Return the codec of the values of a dm_env spec.
+    """Return the codec for the values of a dm_env spec.
 
     Args:
       spec: the spec.
@@ -262,7 +265,9 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
     """
     if isinstance(spec, specs.StringArray):
         if spec.string_type is not str:
-            raise SpecError(f"{where}: strings of the protocol are text, not bytes")
+            raise SpecError(
+                f"{where}: strings of the protocol are text, not bytes; use string_type str"
+            )
         return codecs.codec_for(dm_env_rpc_pb2.STRING)
     if spec.dtype.kind in "OU":
         is_proto = spec.dtype.kind == "O"
@@ -271,7 +276,7 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
 
 
 class CheckedSpec(NamedTuple):
-    """The contents of a valid TensorSpec; a missing bound is None."""
+    """The contents of a valid TensorSpec. A missing bound is None."""
 
     codec: codecs.Codec
     shape: tuple[int, ...]
@@ -322,7 +327,9 @@ def _read_bound(
         return _read_line_1_0_bound(codec, value, where)
     found = codecs.codec_of_payload(value, where)
     if found is not codec:
-        raise SpecError(f"{where}: is {found.name}, but the dtype of the spec is {codec.name}")
+        raise SpecError(
+            f"{where}: has dtype {found.name}, but the dtype of the spec is {codec.name}"
+        )
     flat = codec.unpack(value)
     if flat.size == 1:
         bound = flat[0]
@@ -348,7 +355,7 @@ def _read_line_1_0_bound(
     if field is None:
         return None
     if _LINE_1_0_DATA_TYPES[field] != codec.data_type:
-        raise SpecError(f"{where}: is {field}, but the dtype of the spec is {codec.name}")
+        raise SpecError(f"{where}: has dtype {field}, but the dtype of the spec is {codec.name}")
     number = np.asarray(getattr(scalar, field))
     bound = casting.exact_cast(number, codec.dtype, where)[()]
     _check_bound(bound, where)
@@ -357,11 +364,11 @@ def _read_line_1_0_bound(
 
 def _check_bound(bound: Any, where: str) -> None:
     if np.any(np.isnan(bound)):
-        raise SpecError(f"{where}: is NaN")
+        raise SpecError(f"{where}: is NaN; expected a number")
 
 
 def _with_limits(given: Bounds, codec: codecs.Codec) -> Bounds:
-    """Replace bounds that are None by the limits of a numeric dtype."""
+    """Replace bounds that are None with the limits of a numeric dtype."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
     # Converted, because the limits of iinfo are Python integers.
     return Bounds(
@@ -386,7 +393,7 @@ _WIDEST = 2**31 - 1
 
 
 def sample(spec: specs.Array, random: np.random.Generator) -> Any:
-    """Draw a value that conforms to `spec`.
+    """Return a random value that conforms to `spec`.
 
     Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are normally
     distributed, integers without bounds are uniform over 32 bits. For other dtypes, the value is

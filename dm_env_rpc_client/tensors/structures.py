@@ -1,10 +1,10 @@
-"""Nested specs and values, in the order of their authors.
+"""Nested specs and values, in the order in which their authors wrote them.
 
 A structure is a leaf, or a mapping, list, tuple, named tuple, dataclass or attrs instance whose
 parts are structures. Any object with `shape` and `dtype` is a leaf.
 
-dm-tree traverses a mapping by its sorted keys. Agents that flatten `observation.values()` do not,
-so the names and UIDs of a server follow the order of the mapping itself.
+dm-tree traverses a mapping by its sorted keys. Agents that flatten `observation.values()` follow
+the order of the mapping itself, so the names and UIDs of a server also follow this order.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 from dm_env_rpc_client.tensors import nesting
 
 _Take: TypeAlias = Callable[[Any, list[Any]], None]
-"""Appends the leaves of a value to a list."""
+"""A function that appends the leaves of a value to a list."""
 
 _LISTED = 8
-"""The number of keys listed in an error."""
+"""The maximum number of keys that an error message lists."""
 
 
 def is_nested(structure: Any) -> bool:
@@ -29,12 +29,12 @@ def is_nested(structure: Any) -> bool:
 
 
 def leaves(structure: Any) -> list[Any]:
-    """Return the leaves of a structure; none if it is None."""
+    """Return the leaves of a structure, which are none if the structure is None."""
     return [leaf for _, leaf in leaves_with_path(structure)]
 
 
 def leaves_with_path(structure: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """Return the leaves of a structure, each with the keys and indices that lead to it."""
+    """Return the leaves of a structure, each with its path of keys and indices."""
     return [] if structure is None else list(_walk(structure, ()))
 
 
@@ -151,7 +151,7 @@ def _check_depth(structure: Any, path: Sequence[Any]) -> None:
 
 
 def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
-    """Return the keys or indices of a structure with its parts, or None for a leaf."""
+    """Return the parts of a structure with their keys or indices, or None for a leaf."""
     if hasattr(structure, "shape") and hasattr(structure, "dtype"):
         return None
     named = parts_by_name(structure)
@@ -213,7 +213,7 @@ def _taker(structure: Any, where: str, path: tuple[Any, ...]) -> _Take:
 
 
 def _mismatch(structure: Any, value: Any, where: str, path: Sequence[Any]) -> RuntimeError:
-    """Return the error for a value whose parts differ from its spec's."""
+    """Return the error for a value whose parts differ from those of its spec."""
     place = ".".join(map(str, path))
     label = f"{where} {place!r}" if place else f"the {where}"
     expected, found = parts_by_name(structure), parts_by_name(value)

@@ -1,3 +1,3 @@
-"""HTML and plots for specs, values, TimeSteps and connections."""
+"""HTML and plots that display specs, values, TimeSteps and connections."""
 
 # Pure. Read `values.py` first.

@@ -1,4 +1,4 @@
-"""HTML of connections and of the specs of environments."""
+"""HTML that displays connections and the specs of environments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dm_env_rpc_client.tensors.displays.spec_tables import spec_table
 
 
 def show_facts(title: str, facts: Mapping[str, Any]) -> str:
-    """Return a table of names and texts below a title."""
+    """Return an HTML table of names and texts below a title."""
     rows = [(markup.escape(name), markup.escape(value)) for name, value in facts.items()]
     return markup.section(title, markup.table(("", ""), rows))
 
 
 def show_connection(connection: Any) -> str:
-    """Return a `Connection` or `AsyncConnection` as HTML; sends no requests."""
+    """Return a `Connection` or `AsyncConnection` as HTML, without sending requests."""
     cause = connection.poisoned_by
     facts = {
         "server": connection.address,

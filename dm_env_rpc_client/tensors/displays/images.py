@@ -1,7 +1,7 @@
-"""Arrays as images: the arrays that are shown as images, and their colours.
+"""Display of arrays as images, including which arrays are displayed and in which colours.
 
-Boolean arrays, and grey or RGB images in uint8, are shown unchanged. In all other arrays the
-colours represent a range of values: the spec's, or the array's if the spec has none.
+Boolean arrays, and grey or RGB images in uint8, are shown unchanged. In all other arrays, the
+colours represent the range of values of the spec, or of the array if the spec has no range.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FEW_VALUES = 16
 
 
 class Picture(NamedTuple):
-    """An image file for a browser.
+    """An image file that a browser can display.
 
     Attributes:
       data: the contents of the file.
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
     height: int
 
     def shown_size(self, side: int) -> tuple[int, int]:
-        """Return the width and height on a page, the longer side at most `side`.
+        """Return the width and height on a page, with the longer side at most `side`.
 
         A small image is enlarged by an integer factor, so that all its pixels have the same size.
         """
@@ -83,7 +83,7 @@ def picture(array: Array, low: Any = None, high: Any = None, most: int = MAX_SID
 
 
 def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
-    """Return one picture of several images of the same shape, side by side.
+    """Return one picture that shows several images of the same shape side by side.
 
     Args:
       arrays: [N, ...], each as for `picture`.
@@ -104,7 +104,7 @@ def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
 
 
 def encode(image: PIL.Image.Image, most: int = MAX_SIDE) -> Picture:
-    """Return the file of an image: PNG, or JPEG for large RGB images.
+    """Return the file of an image, as JPEG for large RGB images and otherwise as PNG.
 
     Args:
       image: the image.
@@ -124,7 +124,7 @@ def encode(image: PIL.Image.Image, most: int = MAX_SIDE) -> Picture:
 
 
 def _layout(shape: tuple[int, ...]) -> str | None:
-    """Return the layout of a shape: "HW", "HWC" or "CHW", or None if it is not an image."""
+    """Return the layout "HW", "HWC" or "CHW" of an image's shape, or None for other shapes."""
     if any(size <= 0 for size in shape):
         return None
     if len(shape) == 2 and min(shape) >= _SMALLEST:
@@ -170,7 +170,7 @@ def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.ui
 
 
 def rgb(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8]:
-    """Return an array for which `is_image` or `is_rgb` holds as a picture, uint8 [H, W, 3].
+    """Convert an array for which `is_image` or `is_rgb` holds to a picture, uint8 [H, W, 3].
 
     Args:
       array: as for `picture`; the result does not share its memory.
@@ -195,7 +195,7 @@ def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
 
 
 def _has_shades(array: Array, high: Any) -> bool:
-    """Whether values are shades rather than numbers or a few categories, as on a game board."""
+    """Whether values are shades rather than numbers or a few categories such as board pieces."""
     if array.dtype == np.uint8:
         return bool((array.max() if high is None else high) >= _FEW_VALUES)
     return array.dtype.kind == "b"

@@ -1,10 +1,10 @@
-"""Small pieces of HTML, and the leaves of nested values by flat name.
+"""Helpers for small pieces of HTML and for the leaves of nested values by flat name.
 
-Names and texts come from servers, so they are escaped and limited in length. Colours are inherited
-from the page, so that light and dark themes are legible.
+Names and texts come from servers, so this module escapes them and limits their length. Colours are
+inherited from the page, so that text is legible in light and dark themes.
 
-The levels of a leaf's name are joined by periods, as in the protocol; a structure that is a single
-leaf has the name passed by the caller.
+The levels of a leaf's name are joined by periods, as in the protocol. A structure that is a single
+leaf has the name that the caller passes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import message as protobuf_message
 
 MAX_TEXT = 2000
-"""The maximum length of a text; longer ones are truncated."""
+"""The maximum length of a displayed text. Longer texts are truncated."""
 
 MAX_ROWS = 200
 """The maximum number of rows of a table."""
@@ -70,7 +70,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def section(title: str, *bodies: str) -> str:
-    """Return HTML below a title, which is escaped here."""
+    """Return HTML below a title, which this function escapes."""
     return (
         f'<div style="margin:2px 0 8px"><div style="font-weight:600">{escape(title)}</div>'
         f"{''.join(bodies)}</div>"
@@ -93,7 +93,7 @@ def named_leaves(structure: Any, root: str) -> dict[str, Any]:
 
 
 def leaf_paths(structure: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the leaves of a structure, each with the keys and indices that lead to it."""
+    """Yield the leaves of a structure, each with its path of keys and indices."""
     if _is_mapping(structure):
         for key, child in structure.items():
             yield from leaf_paths(child, (*path, key))

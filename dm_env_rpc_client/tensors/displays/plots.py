@@ -1,7 +1,7 @@
-"""Small SVG plots, for vectors and for rewards over time.
+"""Small SVG plots of vectors and of rewards over time.
 
-No library is used: an explorer draws two plots up to twenty times a second, and matplotlib takes 75
-ms for one.
+This module uses no plotting library, because an explorer draws two plots up to twenty times a
+second and matplotlib takes 75 ms for one plot.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _COLOURS = ("#3b7dd8", "#d8743b", "#3ba55c", "#a04fc4", "#c43b52", "#3bb3b8", "#
 _TITLE = 18
 _LEFT, _MARGIN = 52, 6
 _AXIS = 32
-"""The margin below a plot with an axis."""
+"""The margin below a plot with an axis, in pixels."""
 
 _LEAST_GAP = 4
-"""The minimum distance of boundaries, in pixels; closer ones are not drawn. Dots need twice it."""
+"""The minimum distance between boundaries, in pixels. Boundaries closer together are not drawn.
+Dots need twice this distance."""
 
 MAX_BARS = 64
 """The maximum number of elements drawn as bars."""
@@ -160,7 +161,7 @@ class _Frame:
 
 
 def _along(axis: Axis, frame: _Frame) -> str:
-    """Return an axis with its ticks, label, boundaries and the legend above it."""
+    """Return an axis with its ticks, its label, the boundaries and the legend above the plot."""
     top, bottom = frame.top, frame.bottom
     marks = _rule(_LEFT, frame.right, bottom, bottom, 'stroke-opacity="0.5"')
     if frame.right - _LEFT > _LEAST_GAP * len(axis.boundaries):

@@ -1,4 +1,4 @@
-"""The progress of an environment stepped by hand: its episodes so far, in numbers."""
+"""The progress of a manually stepped environment, in numbers about its episodes so far."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from dm_env_rpc_client.tensors.displays.plots import number
 
 MAX_REMEMBERED = 200
-"""The maximum number of rewards, and of returns, kept for plots."""
+"""The maximum number of rewards, and also of returns, that are kept for plots."""
 
 
 def _remembered() -> Any:
@@ -21,7 +21,7 @@ def _remembered() -> Any:
 
 @dataclasses.dataclass
 class Progress:
-    """Counters of steps and episodes.
+    """Counters of the steps and episodes of one environment.
 
     Attributes:
       timestep: the last TimeStep; None before the first.
@@ -53,18 +53,18 @@ class Progress:
 
     @property
     def is_over(self) -> bool:
-        """Whether the episode has ended, or none has begun."""
+        """Whether no episode is running, because none has begun or the last one has ended."""
         return self.timestep is None or bool(
             np.all(np.asarray(self.timestep.step_type) == dm_env.StepType.LAST)
         )
 
     def copy(self) -> Progress:
-        """Return a copy, which later steps do not change."""
+        """Return a copy that later steps do not change."""
         kept = {name: getattr(self, name).copy() for name in ("rewards", "begins", "returns")}
         return dataclasses.replace(self, **kept)
 
     def facts(self) -> dict[str, str]:
-        """Return the displayed numbers, by name."""
+        """Return the displayed numbers by name."""
         reward = {"reward": number(self.rewards[-1])} if self.steps else {}
         counts = {"episode": str(self.episode), "step": str(self.steps)}
         return {**counts, **reward, "return": number(self.episode_return)}

@@ -1,4 +1,4 @@
-"""Specs as tables: name, dtype, shape and bounds of each."""
+"""Tables that display the name, dtype, shape and bounds of each spec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_LEAVES = 1000
 
 
 class Range(NamedTuple):
-    """The minimum and maximum of a spec over all its elements, or None for no limit."""
+    """The minimum and maximum of a spec over all its elements, or None for a missing bound."""
 
     low: Any
     high: Any
@@ -52,7 +52,7 @@ def spec_table(structure: Any, root: str = "value") -> str:
 
 
 def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tuple[str, ...]]:
-    """Return the facts about each spec in a structure, as in `COLUMNS`.
+    """Return the table row of each spec in a structure, with the columns of `COLUMNS`.
 
     Args:
       structure: specs, nested or not.
@@ -95,7 +95,7 @@ def shapes_text(structure: Any) -> str:
 
 
 def bounds_text(spec: specs.Array, to: str = "…") -> str:
-    """Return the bounds of a spec as text; empty if it has none."""
+    """Return the bounds of a spec as text, or "" if the spec has no bounds."""
     if not isinstance(spec, specs.BoundedArray):
         return ""
     low, high = (_side_text(side) for side in (spec.minimum, spec.maximum))

@@ -1,4 +1,4 @@
-"""HTML of values and of TimeSteps: images as images, vectors as plots, the rest as text."""
+"""HTML that displays values and TimeSteps as images, plots or text."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _statistics(array: Any) -> str:
 
 
 def _sample(flat: Any) -> Any:
-    """Return every n-th element of a vector, at most `_MAX_ELEMENTS`."""
+    """Return every n-th element of a vector, up to `_MAX_ELEMENTS` elements in total."""
     return flat[:: 1 + flat.size // _MAX_ELEMENTS]
 
 
