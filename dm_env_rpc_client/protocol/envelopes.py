@@ -153,7 +153,7 @@ def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Re
     if answered == "error":
         raise DmEnvRpcError(response.error)
     raise ProtocolError(
-        f"the answer to a {field} request contains {answered or 'no payload'}; expected {field} or "
+        f"the answer to a {field} request holds {answered or 'no payload'}; expected {field} or "
         "error"
     )
 

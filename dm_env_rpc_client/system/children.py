@@ -18,7 +18,7 @@ supervisor is killed:
 | killed | noticed by | effect |
 | --- | --- | --- |
 | the client | the supervisor: its lifeline, standard input, hangs up | it ends the process group |
-| the supervisor | its guard: their pipe hangs up | the guard ends the group; the client sees the signal |
+| the supervisor | its guard: their pipe hangs up | it ends the group; the client sees the signal |
 | the command | the supervisor | it ends the rest of the group, and exits as the command did |
 | the guard | no process | the supervisor continues without a guard |
 

@@ -166,7 +166,7 @@ class Budget:
         """Charge fields of any kind, and raise SpecError if the message has too many."""
         self._fields -= count
         if self._fields < 0:
-            raise SpecError(f"{where}: the message has more fields than its limits allow (Limits)")
+            raise SpecError(f"{where}: the message has too many fields for its limits (see Limits)")
 
 
 def largest_array(limits: Limits) -> int:

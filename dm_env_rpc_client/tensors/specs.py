@@ -327,9 +327,7 @@ def _read_bound(
         return _read_line_1_0_bound(codec, value, where)
     found = codecs.codec_of_payload(value, where)
     if found is not codec:
-        raise SpecError(
-            f"{where}: has dtype {found.name}, but the dtype of the spec is {codec.name}"
-        )
+        raise SpecError(f"{where}: is {found.name}, but the dtype of the spec is {codec.name}")
     flat = codec.unpack(value)
     if flat.size == 1:
         bound = flat[0]
@@ -355,7 +353,7 @@ def _read_line_1_0_bound(
     if field is None:
         return None
     if _LINE_1_0_DATA_TYPES[field] != codec.data_type:
-        raise SpecError(f"{where}: has dtype {field}, but the dtype of the spec is {codec.name}")
+        raise SpecError(f"{where}: is {field}, but the dtype of the spec is {codec.name}")
     number = np.asarray(getattr(scalar, field))
     bound = casting.exact_cast(number, codec.dtype, where)[()]
     _check_bound(bound, where)

@@ -104,7 +104,7 @@ WRONG: list[tuple[str, int, str]] = [
     # Settings, worlds and keys that the server refuses.
     ("run {catch} --create rows", 2, "expected NAME=VALUE, such as rows=6"),
     ("run {catch} --create =6", 2, "expected NAME=VALUE, such as rows=6"),
-    ("run {catch} --create rows=null", 2, "no value"),
+    ("run {catch} --create rows=null", 2, "is null"),
     ("run {catch} --create rows=0", 1, "at least 2 rows"),
     ("run {catch} --create colour=red", 1, "settings: rows, columns, seed"),
     ("run {catch} --join colour=red", 1, "colour"),

@@ -140,7 +140,7 @@ def test_fields_that_nobody_knows_are_limited_too(field: bytes) -> None:
 
 
 def test_a_group_is_refused() -> None:
-    with pytest.raises(SpecError, match="holds a group"):
+    with pytest.raises(SpecError, match="contains a group"):
         bounded_parsing.parse(Response, b"\x7b\x7c", Budget(), "it")
 
 
