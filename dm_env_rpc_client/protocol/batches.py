@@ -144,8 +144,8 @@ def checked_reset_mask(mask: Any, count: int) -> npt.NDArray[np.bool_]:
 def check_step(values: Mapping[str, Any], count: int) -> None:
     """Validate a step of a batched world, for clients and readers of recordings.
 
-    This takes about a microsecond for a step without row errors, and slightly more if rows end.
-    Errors take time in proportion to their size.
+    Validation takes about a microsecond for a step without row errors, and slightly more if rows
+    end. Row errors take time in proportion to their size.
 
     Args:
       values: the observations by flat name, which conform to their specs.
@@ -187,8 +187,8 @@ def _check_discounts(discounts: Any, kinds: bytes) -> None:
 def row_errors(text: Any, count: int) -> dict[int, str]:
     """Return the error texts in the observation `row_errors` by row index.
 
-    Parsing stops at the first invalid entry. A JSON parser would build everything that a hostile
-    server sends, and keep the last of two texts of one row.
+    Parsing stops at the first invalid entry. In contrast, a JSON parser would build everything
+    that a hostile server sends, and would silently keep the last of two texts for one row.
 
     Args:
       text: the observation.

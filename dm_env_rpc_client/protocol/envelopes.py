@@ -188,7 +188,8 @@ def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
 def _large_error(message: Buffer, size: int) -> status_pb2.Status | None:
     """Return the error in a large answer, truncated to `size` bytes, or None if it has none.
 
-    It is cut before parsing, because the parsed error would be in memory several times.
+    The error is truncated before parsing, because the parsed error would be in memory several
+    times.
     """
     if len(message) <= size or message[0] != _ERROR_TAG[0]:
         return None

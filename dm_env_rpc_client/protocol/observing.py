@@ -62,10 +62,10 @@ _has_failed = False
 def observe_requests(hook: RequestHook | None) -> None:
     """Call a function for each request on connections and streams that are opened after this call.
 
-    The thread that has read the answer, or is about to send it, calls the function and is delayed
-    by it. Several threads may call it at once. Its exceptions are logged, the first one as a
-    warning, and fail no request. In a forked child, requests of the parent's connections are not
-    reported. The guide is `docs/how-to/metrics-and-traces.md`.
+    The function is called by the thread that has read the answer or is about to send it, and
+    delays this thread. Several threads can call the function at once. Exceptions in the function
+    are logged, the first one as a warning, and fail no request. In a forked child, requests of the
+    parent's connections are not reported. The guide is `docs/how-to/metrics-and-traces.md`.
 
     Args:
       hook: the function; None for no further calls. A process has only one hook.

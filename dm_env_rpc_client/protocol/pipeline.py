@@ -204,8 +204,8 @@ class Pipeline:
     def begin(self, pending: Pending) -> bool:
         """Add a request only if no other is pending, and return whether it was added.
 
-        No lock is needed: a thread that poisons the pipeline also ends the stream, which the thread
-        waiting for the answer notices.
+        This needs no lock, because a thread that poisons the pipeline also ends the stream, which
+        the thread waiting for the answer notices.
         """
         if self.fifo or self.poisoned_by is not None:
             return False
@@ -218,8 +218,8 @@ class Pipeline:
     def answer(self, message: envelopes.Buffer) -> Pending:
         """Match an answer with its request.
 
-        The request leaves the FIFO before its answer is interpreted, since `interpret` may send
-        another request and wait for it.
+        The request leaves the FIFO before its answer is interpreted, because `interpret` can send
+        another request and wait for its answer.
 
         Returns:
           The finished request; the caller wakes its waiters, and sets `answered` to None.
@@ -292,9 +292,9 @@ class Pipeline:
     def is_interrupted(self, error: BaseException, pendings: Iterable[Pending] | None) -> bool:
         """Whether an error ended the wait for a sent request without being its outcome.
 
-        A signal handler has raised it, or the coroutine was cancelled. The answer is lost, even if
-        it has arrived: the next step would silently skip one. So the shell poisons the pipeline,
-        unless it is already poisoned and has nothing left to lose.
+        The error was raised by a signal handler, or the coroutine was cancelled. The answer is
+        lost even if it has arrived, and the next step would silently skip it. Therefore the caller
+        poisons the pipeline unless it is already poisoned.
 
         Args:
           error: the error that ended or prevented the wait.

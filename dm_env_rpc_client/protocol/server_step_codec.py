@@ -56,8 +56,8 @@ class StepAsked(NamedTuple):
 class _Form:
     """The layout of answers that differ only in their elements and state.
 
-    A reward, a discount and an observation of one element are encoded in 1.7 instead of 2.0 us,
-    with an image of 28 KB in 2.4 instead of 3.8.
+    With a cached layout, a reward, a discount and an observation are encoded in 1.7 instead of 2.0
+    us if the observation has one element, and in 2.4 instead of 3.8 us if it is an image of 28 KB.
 
     Args:
       fields: for each observation, a function that returns its elements, and the bytes before and

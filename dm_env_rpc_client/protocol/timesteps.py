@@ -142,8 +142,8 @@ def stack(timesteps: Iterable[dm_env.TimeStep], length: int | None = None) -> dm
 class Stack:
     """TimeSteps stacked along a first axis, which is time. MID steps can be stored unread.
 
-    Unread answers need no TimeSteps: their elements are copied from the messages to their rows,
-    for many answers together.
+    Unread answers need no TimeSteps, because the elements of many answers are copied together from
+    the messages to their rows.
 
     Args:
       length: the number of steps, at least one.

@@ -61,8 +61,9 @@ _DISMISSED = b"."
 def variables(more: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment variables and additional ones, for a new process.
 
-    Another thread may set or remove a variable meanwhile, which makes `dict(os.environ)` raise
-    KeyError: pytest does so for each test, even while a fixture's thread starts environments.
+    If another thread sets or removes a variable at the same time, `dict(os.environ)` raises
+    KeyError. For example, pytest changes a variable for each test, even while a fixture's thread
+    starts environments.
 
     Args:
       more: variables to add or replace.
@@ -89,10 +90,10 @@ def start_supervised(
     """Start a supervisor for any command, in its own session.
 
     When the command or the parent ends, the supervisor ends the process group of the command,
-    removes the folder, and ends as the command did: with its exit code or by its signal. If the
+    removes the folder, and ends with the exit code or by the signal of the command. If the
     supervisor is killed, its `Guard` does the same. If the command cannot be started, the
-    supervisor prints the reason and exits with 127. If standard output is a file, it frees all
-    but the end, see `bound_output`.
+    supervisor prints the reason and exits with 127. If standard output is a file, the supervisor
+    frees all but its end (see `bound_output`).
 
     Args:
       command: the program and its arguments. Its standard input is empty.
@@ -180,8 +181,8 @@ class Parent:
     def from_start(cls) -> Parent:
         """Return the parent process, which called `start`.
 
-        Call it once: it takes the process id from `sys.argv`, and the lifeline from standard
-        input, which is empty from then on.
+        Call this only once, because it removes the process ID from `sys.argv` and uses standard
+        input as the lifeline, after which standard input is empty.
         """
         lifeline = os.dup(0)
         empty = os.open(os.devnull, os.O_RDONLY)
@@ -226,9 +227,9 @@ def exit_with(parent: Parent, grace: float = 0.0, end: Callable[[], object] = la
 def leave_signals_to_parent() -> None:
     """Ignore SIGINT, SIGTERM and SIGHUP in this child.
 
-    Terminals, service managers and batch systems send them to whole groups of processes. The
-    parent, which receives them too, ends its children in order. Processes started or forked by
-    this child keep the default handling of SIGTERM and SIGHUP.
+    Terminals, service managers and batch systems send these signals to whole groups of processes.
+    The parent also receives the signals and ends its children in order. Processes started or
+    forked by this child keep the default handling of SIGTERM and SIGHUP.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     numbers = {signal.SIGTERM, signal.SIGHUP}
@@ -261,8 +262,8 @@ def _nothing(number: int, frame: object) -> None: ...
 class Guard:
     """A process that cleans up if this process is killed, but not after an orderly exit.
 
-    It is forked, so create it before this process has threads. It has its own process group, so
-    that no signal to a group ends both.
+    A guard is forked, so create it before this process has threads. The guard has its own process
+    group, so that no signal to a group ends both processes.
 
     Args:
       clean_up: called in the guard, when this process has ended and `dismiss` was not called,
@@ -365,8 +366,8 @@ def supervise(
 def bound_output() -> None:
     """Continually free the disk space of the standard output file except for its end.
 
-    The file keeps its size, with a hole at the beginning: fallocate(2). It returns at once if
-    standard output is no file, or where there are no holes.
+    The file keeps its size, but fallocate(2) makes a hole at its beginning. The function returns
+    at once if standard output is not a file, or if the file system has no holes.
     """
     if not stat.S_ISREG(os.fstat(1).st_mode) or not sys.platform.startswith("linux"):
         return

@@ -22,9 +22,10 @@ _WAIT = (True,)
 class Kept:
     """A lock that a `with` statement always releases after acquiring it.
 
-    Its methods are the lock's own, since a Python method can be interrupted before it does
-    anything. Only `__enter__` is a Python method, which costs 0.2 us per block: it acquires the
-    lock and records that in one C call. No interrupt is raised between its end and the block.
+    The methods are those of the underlying lock, because a Python method can be interrupted before
+    it does anything. Only `__enter__` is a Python method, which costs 0.2 us per block. It
+    acquires the lock and records the acquisition in one C call. No interrupt is raised between the
+    end of `__enter__` and the block.
 
     Args:
       lock: a lock of `threading`.
@@ -68,9 +69,10 @@ def _kept(lock: Any) -> Any:
 def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
     """Acquire a lock if it is free, without leaving it locked after a KeyboardInterrupt.
 
-    `with` does that only for waits without a limit. Otherwise an interrupt can come between the
-    call of `acquire` and the following `try`. Here a single C call, in which no interrupt is
-    raised, acquires the lock and records that. It takes 0.25 us more.
+    A `with` statement is safe only for waits without a time limit. Otherwise an interrupt can
+    arrive between the call of `acquire` and the following `try`. This function acquires the lock
+    and records the acquisition in a single C call, in which no interrupt is raised, at a cost of
+    0.25 us.
 
     held: list[bool] = []
     try:

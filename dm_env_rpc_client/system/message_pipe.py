@@ -30,7 +30,7 @@ class MessagePipe:
 
     Any thread can send, but only one thread at a time can receive.
 
-    It can be given to a process that multiprocessing starts. A forked child has no pipes: its
+    A pipe end can be passed to a process that multiprocessing starts. In a forked child, all
     copies are closed, so that the other ends notice when this process ends.
 
     Args:

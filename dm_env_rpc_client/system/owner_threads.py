@@ -80,7 +80,7 @@ class Owner:
     def is_to_lead(self, leading: Owner) -> bool:
         """Whether this owner should replace the current leader, which owns nothing else.
 
-        Most requests then need no change of threads.
+        With the right leader, most requests need no change of threads.
         """
         return self is not leading and leading.holds == 1 and self.is_quick
 
@@ -158,7 +158,7 @@ class Owner:
     def listening(self, bell: Callable[[], None]) -> Iterator[None]:
         """Return a context in which the owner's thread does other work until a bell rings.
 
-        It must call `run_waiting` at the beginning and whenever the bell rings.
+        The thread must call `run_waiting` at the beginning and whenever the bell rings.
 
         Args:
           bell: called, in any thread, after a call was queued.
@@ -223,8 +223,8 @@ class Owner:
 class OwnerThread(Owner):
     """An owner with its own daemon thread, which starts at the first call.
 
-    It ends when it owns nothing any more and no call is queued, since a queued call may create
-    another object.
+    The thread ends when it no longer owns anything and no call is queued, because a queued call
+    can create another object.
     """
 
     def __init__(self, name: str):
@@ -263,7 +263,7 @@ class OwnerThread(Owner):
 class MainOwner(Owner):
     """An owner that uses an existing thread, such as the main one, while that thread waits.
 
-    The owner is the first waiting thread, and stays so while it owns anything.
+    The first waiting thread becomes the owner, and remains the owner as long as it owns anything.
     """
 
     may_lead = False
@@ -294,7 +294,7 @@ class MainOwner(Owner):
     def work_until(self, is_over: Callable[[], bool], timeout: float | None = None) -> bool:
         """Make the current thread the owner's thread and run its queued calls.
 
-        A signal during a call is handled after the call; a second one is handled at once.
+        A signal during a call is handled after the call, but a second signal is handled at once.
 
         Args:
           is_over: whether there is no need to go on; looked at when `wake` was called.
@@ -336,8 +336,8 @@ class MainOwner(Owner):
     def aside(self, function: Callable[[], _T]) -> _T:
         """Call a function that needs this owner but must not run in its thread.
 
-        If this thread is the owner, or there is none yet, another thread calls the function while
-        this one makes the owner's calls.
+        If the current thread is the owner, or no thread is the owner yet, another thread calls the
+        function while the current thread makes the owner's calls.
         """
         if self._ident is not None and not self.is_here:
             return function()

@@ -44,7 +44,7 @@ from dm_env_rpc_client.system.locks import make_lock
 class SelfPipe:
     """A file descriptor that `notify` makes readable and `drain` makes unreadable.
 
-    The pipe is opened by the first call of `fileno`, so that one that is not used costs nothing.
+    The pipe is opened by the first call of `fileno`, so an unused pipe costs nothing.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class SelfPipe:
     def fileno(self) -> int:
         """Return the file descriptor, readable from the first `notify` to the next `drain`.
 
-        A new descriptor is readable at once, because `notify` may have been called before it
-        was opened. -1 if the pipe is closed.
+        A new descriptor is readable at once, because `notify` might have been called before the
+        pipe was opened. If the pipe is closed, the result is -1.
         """
         with self._lock:
             if self._is_closed:
@@ -234,7 +234,7 @@ class BusyWait:
 def at_work() -> Iterator[None]:
     """Register this thread as working for sockets.
 
-    Within such a context, another one changes nothing.
+    A nested context has no effect.
     """
     me = threading.get_ident()
     if me in threads:

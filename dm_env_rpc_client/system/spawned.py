@@ -17,7 +17,8 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 class SpawnedChild:
     """A started child process, which one thread waits for.
 
-    Signals to the group of both are left to this process, see `children.leave_signals_to_parent`.
+    The child ignores signals to the process group and leaves them to this process (see
+    `children.leave_signals_to_parent`).
 
     Args:
       run: the child's function, called with its end of the pipe and the arguments.

@@ -58,8 +58,8 @@ class Deadline:
     def remaining(self) -> float | None:
         """The seconds until the deadline, 0.0 after it, or None if the deadline never passes.
 
-        Suitable as the timeout of `wait`, `join` and `select`. For a socket 0.0 means
-        non-blocking, so check it before `settimeout`.
+        The value is suitable as the timeout of `wait`, `join` and `select`. For a socket, 0.0
+        means non-blocking, so check the value before calling `settimeout`.
         """
         if self.time == math.inf:
             return None
@@ -167,8 +167,9 @@ def later_signals() -> Iterator[None]:
 
     A second signal is handled at once.
 
-    Signal handlers raise in the main thread. In the middle of an answer that would leave a
-    connection in an undefined state, or the error would be mistaken for the environment's.
+    Signal handlers raise errors in the main thread. In the middle of an answer, an error from a
+    handler would leave a connection in an undefined state or be mistaken for an error of the
+    environment.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -210,8 +211,8 @@ MOST_THREADS = 64
 def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
     """Run a function for each item, several at a time, and wait for all calls.
 
-    After an error, or an interrupt of the wait, no further item is started. Raises the error of
-    `action`; that of the first item if there are several.
+    After an error or an interrupt of the wait, no further item is started. If `action` raises
+    errors, the error of the first failed item is raised.
 
     Args:
       items: the items.

@@ -272,8 +272,8 @@ _BY_SCALAR: dict[type[Any], Codec] = {
 def codec_of_plain_value(value: Any) -> Codec | None:
     """Return the codec for a value whose type alone determines its data type.
 
-    Applies to plain scalars and arrays. None for lists, large integers and arrays of other byte
-    orders, whose contents have to be examined.
+    The type alone is sufficient for plain scalars and arrays. The result is None for lists, large
+    integers and arrays of other byte orders, whose contents have to be examined.
     """
     if type(value) is np.ndarray:
         return _BY_DTYPE.get(value.dtype)

@@ -122,7 +122,7 @@ class Column:
     def taken(self, value: Any) -> Any:
         """Return a value that can be assigned to a row, unchanged or rounded to the row's dtype.
 
-        Most values are recognized at once; others are `fitted`, or rejected there.
+        Most values are recognized at once. All other values are converted or rejected by `fitted`.
         """
         if type(value) is np.ndarray:
             if value.shape == self.shape:

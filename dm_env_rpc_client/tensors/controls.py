@@ -229,9 +229,10 @@ def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, A
 def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, list[Change]]:
     """Return keys for actions, derived from their specs.
 
-    The arrows, then a and d, s and w set numbers to their bounds: bounded floats, and integers with
-    two or three values. Four or five values are directions if the arrows are free. Digits set the
-    values of the first action with few values; letters set its values beyond ten, and bools.
+    The arrow keys, followed by a and d, and s and w, set bounded floats and integers with two or
+    three values to their bounds. An action with four or five values is treated as directions if
+    the arrow keys are free. Digits set the values of the first action with few values. Letters set
+    the values of this action beyond ten, and bools.
 
     Args:
       action_specs: the specs by flat name.
@@ -277,8 +278,8 @@ def _has_two_ends(element: Element) -> bool:
 class Keys:
     """The state of the keyboard, and the changes that pressed keys make to an action.
 
-    A key pressed and released between two steps counts in one step. If two keys set the same value,
-    the last one pressed wins. Keys may be pressed in another thread.
+    A key pressed and released between two steps counts in one step. If two keys set the same
+    value, the key pressed last wins. Key presses can be recorded in another thread.
 
     Args:
       changes: the changes made by each key.

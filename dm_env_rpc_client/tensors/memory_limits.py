@@ -26,11 +26,11 @@ _LISTED = 32
 class Limits:
     """The limits on the memory and contents of a received message.
 
-    For `EnvCApiEnvironment`, a message is the data copied from a library's memory at a time: all
-    observations of a step, or all observations of its events.
+    For `EnvCApiEnvironment`, a message is the data copied from a library's memory at one time,
+    which is either all observations of a step or all observations of its events.
 
-    With the defaults, a message takes at most 4 times its size plus 64 MiB of memory; 5 times on a
-    client over the transport "grpc", since grpcio keeps a copy.
+    With the default limits, a message takes at most 4 times its size plus 64 MiB of memory, or 5
+    times its size on a client with the transport "grpc", because grpcio keeps a copy.
 
     Attributes:
       message_bytes: the size of a message.

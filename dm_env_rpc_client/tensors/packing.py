@@ -162,7 +162,7 @@ def unpack_payload(
 def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
     """Raise SpecError if an array of a shape is too large for a message.
 
-    NumPy cannot create arrays of such a shape either, not even empty ones.
+    NumPy cannot create arrays of these shapes either, not even empty arrays.
     """
     size = math.prod(max(length, 1) for length in shape) * itemsize
     if size > MAX_MESSAGE_BYTES:

@@ -28,8 +28,9 @@ from dm_env_rpc_client.tensors.memory_limits import Budget
 def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
     """Set the shape of a new spec that was created with shape () and scalar bounds.
 
-    If given the shape, dm_env would reject -1, and would compare the bounds in arrays of that
-    shape, which a server could make gigabytes large. dm_env has no public way around it.
+    If dm_env received the shape, it would reject -1 and compare the bounds in arrays of this
+    shape, which a server could make gigabytes large. dm_env has no public way to avoid this
+    comparison.
     """
     spec._shape = tuple(int(size) for size in shape)
 
@@ -220,8 +221,9 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
 def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
     """Return the TensorSpec that is equivalent to a dm_env spec.
 
-    A 16-bit dtype becomes the next wider one, which represents all its values; an `Array` of dtype
-    object becomes PROTO; bounds of a bool array are omitted, because they restrict nothing.
+    A 16-bit dtype becomes the next wider dtype, which represents all its values. An `Array` of
+    dtype object becomes PROTO. The bounds of a bool array are omitted, because they restrict
+    nothing.
 
     Raises:
       SpecError: the protocol has no such dtype, the name is not valid text, a bound is NaN, or the

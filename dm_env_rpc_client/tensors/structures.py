@@ -69,8 +69,8 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
 def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
     """Return a function that flattens values of a structure, in the order of `leaves`.
 
-    A part with names may be a mapping, named tuple, dataclass or attrs instance, regardless of the
-    type in the structure; its parts are found by name.
+    A structure with named parts can be a mapping, named tuple, dataclass or attrs instance,
+    regardless of the type in the original structure. Its parts are found by name.
 
     Args:
       structure: a structure of specs; None if there are no leaves.

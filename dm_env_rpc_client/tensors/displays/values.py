@@ -130,8 +130,8 @@ _FRAME_PIXELS = 640
 def show_timestep(timestep: dm_env.TimeStep) -> str:
     """Return a TimeStep as HTML.
 
-    If its fields have a leading axis, as from `unroll` [T, ...] or a batched environment [B, ...],
-    it is shown as rows of images and plots over that axis.
+    If the fields of a TimeStep have a leading axis, as from `unroll` [T, ...] or a batched
+    environment [B, ...], it is shown as rows of images and plots over this axis.
     """
     show: Callable[[Any], str] = show_value
     if np.ndim(timestep.step_type):
