@@ -252,6 +252,7 @@ class FieldReaders:
 def read_entry(message: Buffer, i: int, end: int) -> tuple[int, int, int]:
     """Read the beginning of an entry in a map from UIDs to Tensors.
 
+    Args:
       message: the message.
       i: the position of the entry's length, after its tag.
       end: the end of the message.
