@@ -186,7 +186,7 @@ def _call(function: str, *arguments: Any, **settings: Any) -> Any:
 
 
 def _of_library(library: str, rest: str) -> Source:
-    """Return the source of a library's environment, or raise SpecError if not installed."""
+    """Return a library's environment source, or raise SpecError if it is not installed."""
     _check_installed(library, library)
     names = rest.split("/", 1) if library == "dm_control" else [rest]
     if library == "dm_control" and not (len(names) == 2 and all(names)):

@@ -51,7 +51,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """Return the deadline in this many seconds, or for None one that never passes."""
+        """Return the deadline after `seconds`, or a deadline that never passes if it is None."""
         return cls(math.inf if seconds is None else time.monotonic() + seconds)
 
     @property
@@ -111,7 +111,7 @@ class InterruptibleCondition:
                 self._sleepers.pop().release()
 
     def wait_for(self, is_met: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `is_met` returns True. It can be called many times.
+        """Wait until `is_met` returns True. `is_met` can be called many times.
 
         Args:
           is_met: returns whether the condition holds.
