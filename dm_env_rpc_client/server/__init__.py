@@ -1,4 +1,4 @@
-"""Serving environments to dm_env_rpc clients; see `serve`.
+"""The server for dm_env_rpc clients; see `serve`.
 
 The guide is `docs/how-to/serve.md`.
 """

@@ -1,9 +1,9 @@
-"""`python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`: serve until SIGTERM.
+"""The command `python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`; serves until SIGTERM.
 
-With `--thread main` before them, all calls of the environments are made in the main thread.
-`dm-env-rpc serve` does the same with more options; this needs no extra. Exit codes are the same: 0
-if all environments were closed, 143 or 130 if SIGTERM or SIGINT ended it otherwise, and 2 if there
-is no such environment.
+With the option `--thread main` before these arguments, all methods of the environments are called
+in the main thread. `dm-env-rpc serve` does the same with more options, whereas this command needs
+no extra. The exit codes of both are the same: 0 if all environments were closed, 143 or 130 if
+SIGTERM or SIGINT ended the server otherwise, and 2 if the environment does not exist.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A server's activity, counted for programs and logged for people.
 
-All streams of a process add to one array of counters. In shared memory, the counts of a killed
-process remain readable. Nothing is logged per step. Clients that connect or are refused repeatedly
-do not fill the log.
+All streams of a process increment the same array of counters. If the array is in shared memory,
+the counts of a killed process remain readable. Steps are not logged individually. Clients that
+repeatedly connect or are refused do not fill the log, because their log lines are limited.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS = _PLACES["step"]
 
 @dataclasses.dataclass(frozen=True)
 class ServerStats:
-    """A server's activity since its start; from `Server.stats`.
+    """The activity of a server since its start, as returned by `Server.stats`.
 
     Attributes:
       uptime: seconds since the start.
@@ -62,7 +62,7 @@ class ServerStats:
 
 
 class Counts:
-    """The activity of one process's streams. Thread-safe; no other process writes it.
+    """Thread-safe counters of the stream activity of one process, which alone writes to them.
 
     Args:
       numbers: counters to add to, one for each of `COUNTED`; None for new ones.
@@ -84,7 +84,7 @@ class Counts:
 
 
 class Activity:
-    """Counters and logs of the streams of a server. Thread-safe.
+    """Thread-safe counters and logs of the streams of a server.
 
     Args:
       counts: the counters; None for new ones.
@@ -133,7 +133,7 @@ class Activity:
     def stats(
         self, worlds: int, agents: int, errors: int, workers: Iterable[Iterable[int]] = ()
     ) -> ServerStats:
-        """Return the counts, with numbers known elsewhere.
+        """Return the counts, combined with the numbers passed as arguments.
 
         Args:
           worlds: the number of existing worlds.

@@ -1,6 +1,6 @@
-"""Several environments of one factory as one environment, whose arrays have a row for each.
+"""Several environments of one factory, served as one environment with a row for each.
 
-The guide "Serve a batch" explains its names to clients.
+The guide "Serve a batch" explains the names that clients see.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 from dm_env_rpc_client.tensors.structures import leaves
 
 MAX_BYTES = DEFAULT.message_bytes
-"""Limit for the observations of all rows: a client's default for one message."""
+"""Maximum size, in bytes, of the observations of all rows: a client's default limit for one
+message."""
 
 
 def properties_of_batches() -> Properties:
-    """Return the property by which every client learns that a server makes batches."""
+    """Return the property that tells every client that a server creates batches."""
     return Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 
 
 class AnyBatch(dm_env.Environment, abc.ABC):
-    """The common base of batches, wherever their rows are.
+    """The base class of batches, both in this process and spread over several processes.
 
     The step after a row's LAST one begins its next sequence and ignores its action; a FIRST row
     has reward 0 and discount 1. If an environment raises an exception, the observation
@@ -74,16 +75,16 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     @property
     @abc.abstractmethod
     def environments(self) -> Sequence[Any]:
-        """The environments of all rows, or their stand-ins."""
+        """The environments of all rows, or stand-ins for these environments."""
 
     @property
     @abc.abstractmethod
     def default_actions(self) -> Mapping[str, Any]:
-        """The rows' values, by flat name, for actions that a step omits."""
+        """The values of the rows, by flat name, for actions that a step omits."""
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """The properties for clients: functions that return the values, by key."""
+        """The properties for clients, as functions that return the values, by key."""
         offers = self._rows.kind.offers
         return {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
@@ -94,14 +95,14 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties through which clients use the allowed names, if the rows offer any."""
+        """Add properties for the allowed methods and attributes of the rows, if they offer any."""
         offers = self._rows.kind.offers
         if offers is not None:
             offers.offer_calls(properties, self.environments, callable_names, settable_names)
 
     @abc.abstractmethod
     def configure(self, settings: Settings) -> None:
-        """Apply settings of a Reset to the rows in which it begins a sequence.
+        """Apply the settings of a Reset to the rows in which the Reset begins a sequence.
 
         It may be called several times before the next `reset`, each time for other rows.
 
@@ -123,25 +124,25 @@ class AnyBatch(dm_env.Environment, abc.ABC):
         """
 
     def action_spec(self) -> Any:
-        """Return the specs of the actions, [N, ...] each."""
+        """Return the specs of the actions, each of shape [N, ...]."""
         return self._rows.action_spec
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observations, [N, ...] each, including the row observations."""
+        """Return the observation specs, each of shape [N, ...], including the row observations."""
         return self._rows.observation_spec
 
     def reward_spec(self) -> Any:
-        """Return the spec of the reward, [N, ...]."""
+        """Return the spec of the reward, of shape [N, ...]."""
         return self._rows.reward_spec
 
     def discount_spec(self) -> Any:
-        """Return the spec of the discount, [N, ...]."""
+        """Return the spec of the discount, of shape [N, ...]."""
         return self._rows.discount_spec
 
     def _timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str], request: str
     ) -> dm_env.TimeStep:
-        """Return the TimeStep of all rows, and report their errors."""
+        """Return the TimeStep of all rows, and report the errors of rows."""
         timestep = self._rows.timestep(kind, failures)
         self.report_rows(failures, request)
         return timestep
@@ -149,7 +150,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def report_rows(
         self, failures: Mapping[int, Exception | str], request: str, first: int = 0
     ) -> None:
-        """Report the errors of rows, except errors already reported where they were raised.
+        """Report errors of rows, except those that were already reported where they were raised.
 
         Args:
           failures: the errors by row; a text has been reported already.
@@ -163,7 +164,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
 
 
 class Prepared(NamedTuple):
-    """Settings of a Reset, prepared in rows; exactly one of the two functions must be called.
+    """Settings of a Reset, prepared in rows. Either `keep` or `undo` must be called, exactly once.
 
     Attributes:
       keep: applies the settings.
@@ -181,7 +182,7 @@ class Prepared(NamedTuple):
 
 
 class Batch(AnyBatch):
-    """Environments stepped together, with results in arrays [N, ...].
+    """Several environments stepped together, with results in arrays of shape [N, ...].
 
     They step one after the other, or at the same time in threads of their own if, when they are
     made, they are known to wait rather than to compute.
@@ -247,14 +248,14 @@ class Batch(AnyBatch):
 
     @property
     def rows(self) -> Rows:
-        """The arrays; replaced when settings of a Reset change the specs."""
+        """The arrays of the batch, which are replaced if settings of a Reset change the specs."""
         return self._rows
 
     def configure(self, settings: Settings) -> None:
         self.prepare(of_reset(settings, self.num_envs)).keep()
 
     def prepare(self, of_rows: Mapping[int, Settings]) -> Prepared:
-        """Prepare settings of a Reset in rows, without applying them yet.
+        """Prepare the settings of a Reset in the rows without applying them.
 
         Args:
           of_rows: the settings by row, for the rows in which it begins a sequence.
@@ -328,14 +329,14 @@ class Batch(AnyBatch):
         self._mask = None
 
     def reset(self) -> dm_env.TimeStep:
-        """Begin a sequence in all rows, or in those configured since the last reset.
+        """Begin a sequence in all rows, or only in those configured since the last reset.
 
         Other rows stay as they were.
         """
         return self._timestep(dm_env.StepType.FIRST, self.begin_rows(), "reset")
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Step every row, or begin a sequence where none is running.
+        """Step every row that has a running sequence, and begin a sequence in all others.
 
         Args:
           action: arrays [N, ...] in the structure of `action_spec`.
@@ -364,7 +365,7 @@ class Batch(AnyBatch):
         return self._turns.take(range(self.num_envs), rows.step, self._environments, actions)
 
     def close(self) -> None:
-        """Close every environment; raise the first error after all have been closed."""
+        """Close every environment, and then raise the first error, if any."""
         self._replaced += self._environments
         self._environments = []
         try:
@@ -377,7 +378,7 @@ class Batch(AnyBatch):
         self._close_all(environments, raises=True)
 
     def _close_all(self, environments: Iterable[dm_env.Environment], raises: bool = False) -> None:
-        """Close environments, each once; then raise the first error if `raises`, or report it."""
+        """Close each environment once. Depending on `raises`, raise or report the first error."""
         failures: list[Exception] = []
         for environment in environments:
             try:
@@ -390,7 +391,7 @@ class Batch(AnyBatch):
             raise failures[0]
 
     def _made(self, index: int, settings: Settings) -> dm_env.Environment:
-        """Recreate the environment of a row; its ValueError does not mean an invalid setting."""
+        """Recreate the environment of a row, and turn a ValueError into a RuntimeError."""
         try:
             return self._turns.make(index, self._make, settings)
         except ValueError as error:
@@ -413,7 +414,7 @@ class Batch(AnyBatch):
     def _specs_and_rows_after(
         self, changed: Mapping[int, dm_env.Environment]
     ) -> tuple[Specs, Rows]:
-        """Return the specs of a row after settings, and the rows for them.
+        """Return the specs of a row with the new settings, and the `Rows` for these specs.
 
         Args:
           changed: the environments whose specs may have changed, by row.
@@ -434,12 +435,12 @@ class Batch(AnyBatch):
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Whether two structures have the same specs under the same keys, in the same order."""
+    """Return whether two structures have equal specs under the same keys, in the same order."""
     return structures.leaves_with_path(one) == structures.leaves_with_path(other)
 
 
 def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> None:
-    """Raise an error if a row has other specs than expected.
+    """Raise an error if the specs of a row differ from the expected specs.
 
     Args:
       own: the specs of the row.
@@ -457,7 +458,7 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
 
 
 def other_form(index: int) -> RequestError:
-    """Return the error for a row that would send its infos in another form than the others."""
+    """Return the error for a row whose infos would have a different layout from the others'."""
     return RequestError.invalid(
         f"row {index} of the batch would send its infos in another form than the other rows; a "
         "Reset with the setting 'infos' is for all rows"
@@ -469,12 +470,12 @@ def _defaults(environment: Any) -> Mapping[str, Any]:
 
 
 def _called(environment: Any, function: Callable[[], object]) -> None:
-    """Call a function; see `in_thread_of`."""
+    """Ignore the environment and call a function; used with `in_thread_of`."""
     function()
 
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
-    """Raise an error if rows with these specs would be too large, before they are made."""
+    """Raise RequestError if a batch with these specs would be too large, before creating rows."""
     # Without the characters of strings, whose number is not known here.
     size = count * sum(
         math.prod(map(int, spec.shape)) * spec.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Settings that clients send to a batch, at its creation and in Resets, for each row."""
+"""The settings of each row, from those that clients send when creating or resetting a batch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.tensors import nesting
 
 Settings: TypeAlias = Mapping[str, Any]
-"""Values by flat name."""
+"""Values of settings by flat name."""
 
 MAX_ROWS = 16_384
-"""Maximum number of environments in a batch: each takes memory and a place in every message."""
+"""Maximum number of environments in a batch. Each needs memory and space in every message."""
 
 _PREFIX = batches.ROWS + nesting.SEPARATOR
 
 
 @dataclasses.dataclass(frozen=True)
 class AskedRows:
-    """Requested rows of a batch: all of them, or one process's part.
+    """The requested rows of a batch: either all rows, or the part hosted by one process.
 
     Attributes:
       settings: the settings of each of these rows.
@@ -42,7 +42,7 @@ class AskedRows:
 
     @classmethod
     def of(cls, settings: Settings) -> AskedRows:
-        """Return all rows of a batch.
+        """Return the request for all rows of a batch.
 
         Args:
           settings: the settings of a world, by flat name, including `num_envs`.
@@ -62,12 +62,12 @@ class AskedRows:
         return cls(_settings_of_rows(own, count), mode, has_row_settings, 0, count)
 
     def part(self, start: int, stop: int) -> AskedRows:
-        """Return a contiguous part of the rows."""
+        """Return the request for a contiguous part of the rows."""
         return dataclasses.replace(self, settings=self.settings[start:stop], first=start)
 
 
 def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
-    """Return the settings of each row that a Reset selects, by row.
+    """Return, by row, the settings of each row that a Reset selects.
 
     Args:
       settings: the settings of the Reset, nested or flat.
@@ -89,12 +89,12 @@ def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
 
 
 def indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
-    """Return the indices of the rows in a mask; of all rows without one."""
+    """Return the indices of the rows in a mask, or of all rows if the mask is None."""
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
 
 
 def check_num_envs(count: Any) -> int:
-    """Return the number of rows that a client requests; RequestError if it is invalid."""
+    """Return the number of rows that a client requests, or raise RequestError if it is invalid."""
     # bool is a subclass of int: True is no number of rows.
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
         raise RequestError.invalid(

@@ -1,4 +1,4 @@
-"""Calls to the factory of a served environment with a client's settings."""
+"""Calls of the factories of served environments with the settings of clients."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ SERVED = (
     "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
     "PettingZoo, a Game or a World"
 )
-"""The kinds of environments that can be served, for errors."""
+"""The kinds of environments that can be served, for use in error texts."""
 
 
 class BatchMaker(abc.ABC):
-    """A factory that makes only batches, from the settings as the client sent them."""
+    """A factory that creates only batches and receives settings just as the client sent them."""
 
     def __call__(self) -> Any:
         raise AssertionError("`construct` calls `make_batch`")
 
     @abc.abstractmethod
     def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
-        """Return a batch.
+        """Return a batch for the settings of a client.
 
         Args:
           settings: values by flat name.
@@ -64,7 +64,7 @@ def construct(
     report: Report = unreported,
     singleton: bool = False,
 ) -> Any:
-    """Create an environment by a factory, or a batch if the settings have `num_envs`.
+    """Create an environment with a factory, or a batch if the settings contain `num_envs`.
 
     A factory with an argument `num_envs` receives it and makes the batch itself. Any other factory
     may also return a batch, which is served if it has the requested number of rows.
@@ -102,7 +102,7 @@ def construct(
 
 
 def takes_rows(factory: Callable[..., Any]) -> bool:
-    """Whether a factory makes batches itself."""
+    """Return whether a factory creates batches itself."""
     return NUM_ENVS in inspect.signature(factory).parameters
 
 
@@ -114,7 +114,7 @@ def construct_rows(
     report: Report,
     singleton: bool = False,
 ) -> Batch:
-    """Create rows by calling a factory for each; for the arguments see `construct`.
+    """Create rows by calling a factory for each of them. For the arguments, see `construct`.
 
     Raises:
       HasRowsError: the factory makes batches itself. Otherwise as `construct_one` and `Batch`.
@@ -137,7 +137,7 @@ def construct_rows(
 
 
 class HasRowsError(Exception):
-    """The environment made for the first row of a batch has rows itself.
+    """Raised when the environment created for the first row of a batch is itself a batch.
 
     Attributes:
       made: the environment; None if it belonged to the row's thread and was closed there.
@@ -151,7 +151,7 @@ class HasRowsError(Exception):
 
 
 def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a batch that a factory made by itself; RequestError if it is not the requested one."""
+    """Return a batch that a factory made itself, or raise RequestError if its rows are wrong."""
     asked = check_num_envs(settings[NUM_ENVS])
     of_rows = [name for name in settings if name.startswith(ROWS + nesting.SEPARATOR)]
     if asked == made.num_envs and not of_rows:
@@ -173,7 +173,7 @@ def _construct_row(
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
-    """Create a row of a world owned by the thread with this identifier."""
+    """Create a row of a world that is owned by the thread with the identifier `thread`."""
     made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
@@ -235,7 +235,7 @@ def construct_one(
 
 
 def check_made(made: Any, found: str) -> None:
-    """Raise TypeError if an object is no environment, game or world.
+    """Raise TypeError if an object is not an environment, a game or a world.
 
     Args:
       made: the object.

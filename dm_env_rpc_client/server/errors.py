@@ -1,10 +1,11 @@
-"""Errors of requests and environments: the party at fault, the kept errors and the log.
+"""Errors of requests and environments: which party is at fault, storage and logging.
 
-Code that converts values of a request raises `RequestError`, or runs `in_request`. Every other
-exception is the environment's, even a SpecError, which may be about a value of the environment.
+Code that converts the values of a request raises `RequestError` or runs in the context
+`in_request`. Every other exception is attributed to the environment. This includes a SpecError,
+which can concern a value of the environment.
 
-Errors are kept and logged within bounds: an environment that fails in every step would otherwise
-fill the memory and the log.
+The numbers of stored and logged errors are limited. Otherwise, an environment that fails in every
+step would fill the memory and the log.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dm_env_rpc_client.system.locks import make_lock
 
 
 class RequestError(Exception):
-    """A request is refused; the client receives code and text as an error Status.
+    """An error that refuses a request. The client receives the code and text as an error Status.
 
     Args:
       code: a google.rpc.Code, such as `code_pb2.NOT_FOUND`.
@@ -40,7 +41,7 @@ class RequestError(Exception):
 
     @classmethod
     def invalid(cls, message: str) -> RequestError:
-        """Make the error for a request that is invalid in every state of the server.
+        """Create the error for a request that is invalid in every state of the server.
 
         Args:
           message: as for the class.
@@ -52,7 +53,7 @@ class RequestError(Exception):
 
     @classmethod
     def not_now(cls, message: str) -> RequestError:
-        """Make the error for a request that is invalid in the current state of the server.
+        """Create the error for a request that is invalid in the current state of the server.
 
         Args:
           message: as for the class.
@@ -64,7 +65,7 @@ class RequestError(Exception):
 
 
 def refusal_of(error: BaseException) -> RequestError | None:
-    """Return an exception if it is a refusal; None if it is a failure of the environment.
+    """Return the exception if it is a refusal, or None if it is a failure of the environment.
 
     Answers, counters and logs all use this one distinction.
 
@@ -76,7 +77,7 @@ def refusal_of(error: BaseException) -> RequestError | None:
 
 @contextlib.contextmanager
 def in_request() -> Iterator[None]:
-    """Turn errors in the conversion of a client's values into RequestErrors.
+    """Turn errors raised while converting a client's values into RequestErrors.
 
     Yields:
       Nothing.
@@ -91,7 +92,7 @@ def in_request() -> Iterator[None]:
 
 
 def environments_own(error: Exception) -> RuntimeError:
-    """Return an environment's error in a form that cannot be mistaken for an argument error.
+    """Return an environment's error as a type that cannot be mistaken for an argument error.
 
     Args:
       error: a ValueError, the type that also reports an invalid setting or action.
@@ -100,7 +101,7 @@ def environments_own(error: Exception) -> RuntimeError:
 
 
 def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
-    """Return the error for a value of an environment that does not conform.
+    """Return the error for a value that violates the environment's own specs or space.
 
     Args:
       error: names the value and the problem.
@@ -112,25 +113,25 @@ def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 Report: TypeAlias = Callable[[Exception, str], None]
-"""A callback for the error of a row, or another error that fails no request, and its
-description."""
+"""A callback that receives the error of a row, or another error that fails no request, and a
+description of the error."""
 
 
 def unreported(error: Exception, text: str) -> None:
-    """Ignore the report: a `Report` without a server."""
+    """Ignore a report. This `Report` is for use without a server."""
 
 
 KEPT_ERRORS = 100
-"""Number of exceptions that are kept, the newest ones."""
+"""Number of exceptions that are stored; older ones are dropped."""
 
 _BURST = 20
-"""Maximum number of lines logged at once; after them, one in `_SECONDS`."""
+"""Maximum number of lines logged in a burst. After a burst, one line is logged per `_SECONDS`."""
 
 _SECONDS = 10.0
 
 
 class Allowance:
-    """A limit for log lines of one kind. Thread-safe."""
+    """A thread-safe rate limit for log lines of one kind."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
@@ -141,7 +142,7 @@ class Allowance:
     def log(
         self, log: logging.Logger, level: int, text: str, error: BaseException | None = None
     ) -> None:
-        """Log a line, with the traceback of `error`, unless too many were logged recently."""
+        """Log a line with the traceback of `error`, unless too many were logged recently."""
         if not log.isEnabledFor(level):
             return
         with self._lock:
@@ -160,7 +161,7 @@ class Allowance:
 
 
 class ErrorLog:
-    """Collected exceptions; any thread may add one.
+    """A collection of exceptions, to which any thread can add.
 
     Attributes:
       count: the number of exceptions, including those no longer kept.
@@ -174,13 +175,13 @@ class ErrorLog:
 
     @property
     def kept(self) -> list[BaseException]:
-        """The last exceptions, oldest first."""
+        """The most recent exceptions, oldest first."""
         # A copy: other threads may add while the caller iterates.
         with self._lock:
             return list(self._kept)
 
     def add(self, error: BaseException, text: str) -> None:
-        """Keep an exception, and log it with its traceback unless too many were logged recently.
+        """Store an exception, and log its traceback unless too many were logged recently.
 
         Args:
           error: the exception.

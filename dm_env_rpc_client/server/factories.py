@@ -1,4 +1,4 @@
-"""Validation of the sources for `serve` (factories, environments, texts) before worlds exist."""
+"""Validation of what `serve` is to host (factories, environments, texts) before worlds exist."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class AnyEnvironment(Protocol):
         """Take a step."""
 
     def close(self) -> Any:
-        """Free its resources."""
+        """Free the resources of the environment."""
 
 
 Hosted: TypeAlias = Callable[..., Any] | AnyEnvironment | str
-"""A source of environments: a factory, an environment, or a text that names a factory."""
+"""A source of environments: a factory, an environment, or a text that specifies a factory."""
 
 Factory: TypeAlias = Callable[..., Any] | Instance
 """A factory of worlds."""
@@ -86,7 +86,7 @@ def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:
 
 
 def _is_environment(given: Any) -> bool:
-    """Whether an object is an environment and not a factory; its code is not run."""
+    """Return whether an object is an environment and not a factory, without running its code."""
     # A class is a factory, even if its instances are environments.
     if isinstance(given, type):
         return False
@@ -115,7 +115,7 @@ def _check_callable(factory: Any, what: str) -> None:
 
 
 def _check_class(kind: type, what: str) -> None:
-    """Raise SpecError if no instance of a class is an environment."""
+    """Raise SpecError if no instance of a class can be an environment."""
     if inspect.isabstract(kind):
         lacks = ", ".join(sorted(kind.__abstractmethods__))  # type: ignore[attr-defined]
         raise SpecError(f"{what}: {kind.__name__} is abstract; it lacks {lacks}")
@@ -130,7 +130,7 @@ def _check_class(kind: type, what: str) -> None:
 
 
 def _may_be_anything(kind: type) -> bool:
-    """Whether calling a class may return other objects, or its instances have other attributes."""
+    """Return whether calling a class can return objects with attributes that the class lacks."""
     if kind.__module__ == "builtins":
         return False
     if hasattr(kind, "__getattr__"):

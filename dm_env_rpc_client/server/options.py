@@ -1,7 +1,7 @@
-"""Options for serving, as keyword arguments and as one value.
+"""The options of `serve`, as keyword arguments and as one dataclass.
 
-The command line reads the defaults, checks and texts of its options here. Therefore slow imports
-are made only in the functions that need them.
+The command line reads the defaults, checks and texts of its options from this module. To keep the
+command line fast, slow imports are made only in the functions that need them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ANYWHERE = "localhost:0"
 
 UNNAMED = ""
-"""The name of an environment that is the only one of its server."""
+"""The name of an environment that is the only one on its server."""
 
 Handler: TypeAlias = Callable[[Any, Union["World", None]], "protobuf_message.Message"]
 
@@ -40,7 +40,7 @@ Arrays: TypeAlias = Literal["auto", "numpy", "torch", "jax"]
 
 
 class HostKeywords(TypedDict, total=False):
-    """The keyword arguments of `serve` that another process may receive, too."""
+    """The keyword arguments of `serve` that can also be passed to another process."""
 
     credentials: ServerCredentials | None
     token: str | None
@@ -72,7 +72,7 @@ class ServeKeywords(HostKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Options for serving: the arguments of `serve` except `properties`, validated on creation.
+    """The arguments of `serve` except `properties`, validated on creation.
 
     It can be sent to another process if its values can.
 
@@ -206,28 +206,28 @@ class ServeOptions:
             raise SpecError(f"a server with processes takes {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
-        """Return the factories of worlds, by name; empty for a world that exists; see `hosted`."""
+        """Return the factories of worlds by name, or {} for an existing world; see `hosted`."""
         from dm_env_rpc_client.server.factories import factories_of
 
         return factories_of(self.hosted, self.insecure, self.conversion)
 
     @property
     def conversion(self) -> Conversion:
-        """Conversion options for environments of other libraries."""
+        """The conversion options for environments of other libraries."""
         from dm_env_rpc_client.system.foreign_environments import Conversion
 
         return Conversion(self.autoreset_mode, self.arrays)
 
     @property
     def made(self) -> World | Game | None:
-        """The only world, or the game in it, if it exists already; otherwise None."""
+        """The existing world or game that is the only one to be served, or None."""
         from dm_env_rpc_client.server.worlds.world import Game, World
 
         return self.environment if isinstance(self.environment, World | Game) else None
 
     @property
     def hosted(self) -> Mapping[str, Hosted]:
-        """The factories by name; empty if the only world exists already."""
+        """The factories by name, or {} if the only world already exists."""
         if self.made is not None:
             return {}
         hosted: Any = self.environment
@@ -235,7 +235,7 @@ class ServeOptions:
 
 
 def checked(option: str, value: Any) -> Any:
-    """Return the value of an option as Python's own type, for options checked on their own.
+    """Return the value of a single option, checked and converted to a built-in type.
 
     Raises:
       SpecError: the value is of another type or out of range.
@@ -251,7 +251,7 @@ def _names(option: str, value: Any) -> Any:
 
 
 def _mode(option: str, value: Any) -> str | None:
-    """Return the name of a mode of Gymnasium's `AutoresetMode`; SpecError if there is none."""
+    """Return the name of a mode of Gymnasium's `AutoresetMode`, or raise SpecError if unknown."""
     from dm_env_rpc_client.protocol.autoreset import MODES
 
     if value is None:

@@ -1,4 +1,4 @@
-"""Catch: a ball falls down a board; a paddle in the bottom row moves to catch it."""
+"""Catch, a game in which a paddle in the bottom row of a board catches a falling ball."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Catch(dm_env.Environment):
     """
 
     default_actions: Mapping[str, Any] = MappingProxyType({"paddle": 1})
-    """Default values for actions that a step omits."""
+    """The default values of actions that a step omits."""
 
     def __init__(self, rows: int = 10, columns: int = 5, seed: int | None = None):
         if rows < 2 or columns < 1:
@@ -63,11 +63,11 @@ class Catch(dm_env.Environment):
         return dm_env.transition(0.0, self._observation())
 
     def action_spec(self) -> dict[str, specs.Array]:
-        """See the class."""
+        """Return the spec of the action, which the class describes."""
         return {"paddle": specs.DiscreteArray(3, np.int32, "paddle")}
 
     def observation_spec(self) -> dict[str, specs.Array]:
-        """See the class."""
+        """Return the specs of the observations, which the class describes."""
         shape = (self._rows, self._columns)
         return {"board": specs.BoundedArray(shape, np.float32, 0.0, 1.0, "board")}
 

@@ -1,4 +1,4 @@
-"""Race: several players run along lanes; the first to reach the end wins."""
+"""Race, a game in which several players run along lanes and the first to reach the end wins."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Race(Game):
 
     @property
     def min_players(self) -> int:
-        """The number of players: a race needs all of them."""
+        """The number of players, all of whom must join before a race begins."""
         return self._players
 
     def join(self, settings: Mapping[str, Any]) -> int:
-        """Give a player a lane."""
+        """Assign a lane to a player."""
         unknown = set(settings) - {"lane"}
         if unknown:
             raise ValueError(f"unknown join setting {min(unknown)!r}; settings: lane")
@@ -63,17 +63,17 @@ class Race(Game):
         return int(lane)
 
     def leave(self, player: Hashable) -> None:
-        """Free a player's lane."""
+        """Free the lane of a player."""
         lane = self._lane(player)
         self._runners.discard(lane)
         self._positions[lane] = -1
 
     def action_spec(self, player: Hashable) -> dict[str, specs.Array]:
-        """See the class."""
+        """Return the spec of a player's action, which the class describes."""
         return {"move": specs.DiscreteArray(2, np.int32, "move")}
 
     def observation_spec(self, player: Hashable) -> dict[str, specs.Array]:
-        """See the class."""
+        """Return the specs of a player's observations, which the class describes."""
         bounded = specs.BoundedArray((self._players,), np.int32, -1, self._length, "positions")
         return {
             "lane": specs.DiscreteArray(self._players, np.int32, "lane"),
@@ -82,7 +82,7 @@ class Race(Game):
         }
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Set `length`, at most the length at creation: a larger one would change the specs."""
+        """Set `length`, at most to its initial value, as a larger one would change the specs."""
         length = settings.get("length", self._length)
         if set(settings) - {"length"} or not 1 <= length <= self._longest:
             raise ValueError(

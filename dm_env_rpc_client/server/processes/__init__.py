@@ -1,9 +1,8 @@
 """Worlds in child processes: `serve(..., processes=N)`.
 
-The server's own process listens, admits clients, and has the one registry of worlds; each world is
-in one of N workers. A pipe connects each stream of a client to the worker whose world it has
-joined; the bytes of requests and answers pass through it unread. A batch is in the server's own
-process, and its rows are spread over the workers.
+The server's own process listens, admits clients and keeps the only registry of worlds. Each world
+is in one of N workers. A pipe connects each stream of a client to the worker whose world it has
+joined. The server's own process forwards the bytes of requests and answers unchanged. A batch is in the server's own process, and its rows are spread over the workers.
 """
 
 # Read `worker_pool.py` first: the workers as the server's own process sees them, each a

@@ -1,7 +1,8 @@
-"""Requests of workers to the server's own process, which answers for all of them.
+"""Requests from workers to the server's own process, which answers them for all workers.
 
-They concern the properties of the server, so that a property has one value for all clients, and
-its getter and setter need not be pickled; and the worlds of all workers, their names and limits.
+Some requests concern the properties of the server: each property has one value for all clients,
+and its getter and setter need not be pickled. Other requests concern the names and limits of the
+worlds of all workers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dm_env_rpc_client.tensors.memory_limits import described
 
 
 class _Questions:
-    """A proxy for an object of the server's own process.
+    """A proxy for an object in the server's own process.
 
     Args:
       pipe: the pipe to that process.
@@ -32,7 +33,11 @@ class _Questions:
         self._lock = make_lock()
 
     def ask(self, *question: Any) -> Any:
-        """Return or raise the outcome of a method; OSError or EOFError if that process is gone."""
+        """Return or raise the outcome of a method.
+
+        Raises:
+          OSError, EOFError: the server's own process has ended.
+        """
         # One request at a time: answers have no ids.
         with self._lock:
             send_message(self._pipe, *question)
@@ -43,7 +48,7 @@ class _Questions:
 
 
 class AskedProperties(Properties):
-    """The properties of the server, requested from its own process.
+    """The properties of the server, accessed through requests to the server's own process.
 
     Args:
       pipe: the pipe to that process.
@@ -73,7 +78,7 @@ class AskedProperties(Properties):
 
 
 class AskedShare(Share):
-    """The share and names of this worker's worlds, kept by the server's own process.
+    """The share and names of this worker's worlds, managed by the server's own process.
 
     Args:
       pipe: the pipe to that process.
@@ -104,12 +109,12 @@ class AskedShare(Share):
 
 
 def _unless_gone() -> contextlib.AbstractContextManager[None]:
-    """Return a context that ignores the end of the server's own process."""
+    """Return a context that ignores errors caused by the end of the server's own process."""
     return contextlib.suppress(OSError, EOFError)
 
 
 def answer_questions(asked: Properties | Share, pipe: MessagePipe) -> None:
-    """Answer requests until the other end is closed, then close this one."""
+    """Answer requests until the other end of a pipe is closed, and then close this end."""
     with contextlib.closing(pipe), contextlib.suppress(EOFError, OSError):
         while True:
             (method, *arguments), _ = receive_message(pipe)

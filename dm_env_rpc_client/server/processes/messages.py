@@ -11,12 +11,12 @@ from dm_env_rpc_client.tensors.memory_limits import described
 
 
 def send_message(pipe: MessagePipe, *message: Any, descriptor: int | None = None) -> None:
-    """Send a message, and an open descriptor; OSError if the other end is closed."""
+    """Send a message and an open descriptor, or raise OSError if the other end is closed."""
     pipe.send(pickle.dumps(message), descriptor=descriptor)
 
 
 def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
-    """Wait for a message and its descriptor, if any, which then belongs to the caller.
+    """Wait for a message and its descriptor, if any, which the caller must then close.
 
     Raises:
       EOFError: the other end is closed.
@@ -27,11 +27,11 @@ def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
 
 
 class _RaisedInWorkerError(Exception):
-    """The cause of an exception from a worker: its traceback there, as text."""
+    """The cause of an exception from a worker, whose text is the worker's traceback."""
 
 
 class PackedError(NamedTuple):
-    """An exception on its way to another process."""
+    """An exception in a form that can be sent to another process."""
 
     pickled: bytes
     shown: str
@@ -39,7 +39,7 @@ class PackedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> PackedError:
-        """Pack an exception, perhaps of a class that cannot be pickled."""
+        """Pack an exception, even if its class cannot be pickled."""
         # As text: tracebacks cannot be pickled.
         where = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         shown = described(error)
@@ -50,7 +50,7 @@ class PackedError(NamedTuple):
         return cls(pickled, shown, where)
 
     def unpacked(self) -> BaseException:
-        """Return the exception; one with its text if its class is known to the worker only."""
+        """Return the exception, or one with the same text if its class cannot be imported here."""
         # Unpickling imports the class, which may exist only in the worker.
         try:
             error: BaseException = pickle.loads(self.pickled)

@@ -1,4 +1,4 @@
-"""The worlds of all workers by name, and their share of the server's limits."""
+"""The worlds of all workers by name, and each worker's share of the server's limits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
 
 _MOST_LOST = 1024
-"""Number of remembered names of worlds that were lost with their workers, the newest ones."""
+"""Number of remembered names of worlds that were lost with their workers; older names are
+dropped."""
 
 
 class WorkerShare(Share):
-    """The share of the worlds of one worker.
+    """The share of one worker's worlds in the server's limits.
 
     Args:
       registry: the registry of the server.
@@ -28,7 +29,7 @@ class WorkerShare(Share):
         self._registry = registry
 
     def own(self, name: str) -> int:
-        """Return the share of this worker's worlds."""
+        """Return the share of this worker's worlds in one limit."""
         return self._taken[name]
 
     def total(self, name: str) -> int:
@@ -47,7 +48,7 @@ class WorkerShare(Share):
 
 
 class Registry:
-    """The worlds of all workers. Thread-safe."""
+    """The thread-safe registry of the worlds of all workers."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
@@ -57,14 +58,14 @@ class Registry:
         self._lost: dict[str, None] = {}
 
     def new_share(self) -> WorkerShare:
-        """Return the share of a new worker."""
+        """Return the share for a new worker."""
         share = WorkerShare(self)
         with self._lock:
             self._shares.append(share)
         return share
 
     def place(self, among: Sequence[WorkerShare]) -> WorkerShare | None:
-        """Choose the worker with the fewest worlds for a new one, and count the new one.
+        """Choose the worker with the fewest worlds for a new world, and count that world.
 
         Args:
           among: the shares of the candidates.
@@ -81,12 +82,12 @@ class Registry:
             return chosen
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Record that a placed world was not created."""
+        """Record that a world for which a worker was chosen was not created."""
         with self._lock:
             share.placed -= 1
 
     def named(self, share: WorkerShare) -> str:
-        """Return the name of a new world of a worker."""
+        """Return a name for a new world of a worker."""
         with self._lock:
             # Numbers are never reused: a client of a lost world must not reach another one by its
             # name.
@@ -97,14 +98,14 @@ class Registry:
             return name
 
     def forget(self, name: str) -> None:
-        """Forget a world."""
+        """Forget a world that no longer exists."""
         with self._lock:
             share = self._worlds.pop(name, None)
             if share is not None:
                 share.placed -= 1
 
     def of(self, name: str) -> WorkerShare | None:
-        """Return the share of the worker that has a world; None if there is no such world."""
+        """Return the share of the worker that hosts a world, or None if there is no such world."""
         return self._worlds.get(name)
 
     def names(self) -> list[str]:
@@ -113,16 +114,16 @@ class Registry:
             return list(self._worlds)
 
     def is_lost(self, name: str) -> bool:
-        """Whether there was such a world whose worker has ended."""
+        """Return whether a world with this name was lost when its worker ended."""
         return name in self._lost
 
     def total(self, name: str) -> int:
-        """Return the share of all workers' worlds."""
+        """Return the sum of the shares of all workers' worlds in one limit."""
         with self._lock:
             return sum(share.own(name) for share in self._shares)
 
     def lose(self, share: WorkerShare) -> None:
-        """Forget a worker that has ended, and its worlds; a second call does nothing."""
+        """Forget a worker that has ended and its worlds. A second call does nothing."""
         with self._lock:
             if share not in self._shares:
                 return

@@ -1,4 +1,4 @@
-"""Arrays in memory shared by two processes, which has no name and ends with them."""
+"""Arrays in unnamed memory that two processes share and that is freed when both have ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import numpy.typing as npt
 _ALIGNMENT = 64
 
 Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
-"""The dtype and the shape of an array."""
+"""The layout of an array: its dtype and shape."""
 
 
 class SharedArrays:
-    """Arrays shared with the process at the other end, except arrays of objects.
+    """Arrays shared with the process at the other end of a pipe, except arrays of objects.
 
     Args:
       forms: the forms of the arrays, the same at both ends.
@@ -50,7 +50,7 @@ class SharedArrays:
 
     @contextlib.contextmanager
     def handed_over(self) -> Iterator[int]:
-        """Return a context with the descriptor for the other process; it is closed afterwards."""
+        """Return a context that has the descriptor for the other process and then closes it."""
         try:
             yield self._descriptor
         finally:
@@ -66,12 +66,12 @@ def _unnamed_file() -> int:
 
 
 def forms_of(arrays: Sequence[npt.NDArray[Any]], count: int) -> list[Form]:
-    """Return the forms of arrays [N, ...] with `count` rows."""
+    """Return the layouts of arrays of shape [N, ...], with `count` rows instead of N."""
     return [(array.dtype, (count, *array.shape[1:])) for array in arrays]
 
 
 def _layout(forms: Sequence[Form]) -> tuple[list[int | None], int]:
-    """Return the offset of each array, and the size of all."""
+    """Return the offset of each array and the total size of all arrays, in bytes."""
     offsets: list[int | None] = []
     size = 0
     for dtype, shape in forms:

@@ -1,7 +1,7 @@
-"""Batches in the server's own process, whose rows are spread over the workers.
+"""Batches that are in the server's own process, with rows spread over the workers.
 
-Each worker has a contiguous part of the rows; all workers step their rows at the same time. When a
-worker ends, its rows fail once and are recreated in its replacement.
+Each worker has a contiguous part of the rows, and all workers step their rows at the same time.
+When a worker ends, its rows fail once and are recreated in the worker that replaces it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _LOST = (
 
 
 class RowPlaces(Protocol):
-    """The workers as hosts of a batch's rows."""
+    """The interface to the workers that host the rows of a batch."""
 
     def spread(self, most: int) -> list[int]:
-        """Choose workers for the rows of a batch, count the rows there, and return their numbers.
+        """Choose workers for the rows of a batch, count the rows, and return the workers' numbers.
 
         Waits until there is a worker.
 
@@ -58,10 +58,10 @@ class RowPlaces(Protocol):
         """
 
     def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
-        """Return a pipe to a worker, and its share; OSError if it has ended."""
+        """Return a pipe to a worker and the worker's share, or raise OSError if it has ended."""
 
     def wait_replaced(self, number: int, share: WorkerShare) -> None:
-        """Wait until an ended worker is replaced, and count rows in the replacement.
+        """Wait until an ended worker is replaced, and count the rows in the replacement.
 
         Args:
           number: the number of the worker.
@@ -72,18 +72,18 @@ class RowPlaces(Protocol):
         """
 
     def gone(self, share: WorkerShare) -> None:
-        """Record that counted rows are closed."""
+        """Record that rows counted for a worker are closed."""
 
     def lost(self, share: WorkerShare) -> None:
         """Record that a worker has ended."""
 
 
 class _LostError(ChildProcessError):
-    """The worker with some rows has ended."""
+    """Raised when the worker that hosts some rows has ended."""
 
 
 class _Part:
-    """One worker's rows of a batch.
+    """The rows of a batch that one worker hosts.
 
     Args:
       places: the workers.
@@ -124,7 +124,7 @@ class _Part:
         self.is_lost = False
 
     def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
-        """Send a request for a method of the worker's `_Rows`, without waiting for its answer."""
+        """Send a request for a method of the worker's `_Rows` without waiting for the answer."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Return or raise the outcome of a request; _LostError if the worker has ended."""
+        """Return or raise the outcome of a request; raise _LostError if the worker has ended."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -150,12 +150,12 @@ class _Part:
         )
 
     def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
-        """Send a request, and return or raise its outcome."""
+        """Send a request to the worker, and return or raise its outcome."""
         self.begin(method, *arguments, descriptor=descriptor)
         return self.end()
 
     def share_memory(self, rows: Rows) -> None:
-        """Share the memory of arrays with the worker.
+        """Share the memory of the arrays with the worker.
 
         Args:
           rows: the rows of the whole batch.
@@ -183,7 +183,7 @@ class _Part:
 
 
 class SpreadBatch(AnyBatch):
-    """A batch whose rows are in the workers. All calls come from one thread.
+    """A batch whose rows are in the workers and whose methods are all called from one thread.
 
     Args:
       places: the workers.
@@ -243,7 +243,7 @@ class SpreadBatch(AnyBatch):
         return self._name, asked.part(part.rows.start, part.rows.stop)
 
     def _adopt(self, made: MadeRows, is_new: bool = True) -> None:
-        """Adopt the state of rows; new arrays for new specs."""
+        """Adopt the state of newly created rows, and allocate new arrays for new specs."""
         self._default_actions = made.default_actions
         if is_new:
             self._rows = Rows(made.kind, self.num_envs)
@@ -285,7 +285,7 @@ class SpreadBatch(AnyBatch):
         self._adopt(after.made, after.is_new)
 
     def _after(self, prepared: Sequence[Any]) -> PreparedRows:
-        """Return the state of all rows after settings.
+        """Return the state of all rows with the prepared settings.
 
         Args:
           prepared: the state of the rows of each worker, or its error.
@@ -306,7 +306,7 @@ class SpreadBatch(AnyBatch):
         return after
 
     def _undo(self, prepared: Sequence[Any]) -> None:
-        """Undo prepared settings in rows."""
+        """Undo the prepared settings in the rows."""
         for part, each in zip(self._parts, prepared, strict=True):
             if isinstance(each, PreparedRows):
                 part.begin("undo")
@@ -316,14 +316,14 @@ class SpreadBatch(AnyBatch):
                     part.end()
 
     def reset(self) -> dm_env.TimeStep:
-        """Begin sequences; see `Batch`."""
+        """Begin sequences in the rows; see `Batch.reset`."""
         self._mend()
         for part in self._parts:
             part.begin("begin")
         return self._gathered(dm_env.StepType.FIRST, "reset")
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Take a step; see `Batch`."""
+        """Step all rows; see `Batch.step`."""
         self._mend()
         leaves = [
             value
@@ -381,7 +381,7 @@ class SpreadBatch(AnyBatch):
                 raise outcome
 
     def close(self) -> None:
-        """Close every environment; raise the first error after all have been closed."""
+        """Close every environment, and then raise the first error, if any."""
         outcomes = self._outcomes("close")
         self._close_parts()
         for outcome in outcomes:
@@ -399,7 +399,7 @@ class SpreadBatch(AnyBatch):
             part.close()
 
     def _ask_all(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Send a request to all workers; return the answers or raise the first error.
+        """Send a request to all workers, and return the answers or raise the first error.
 
         Args:
           method: a method of the workers' `_Rows`.
@@ -412,7 +412,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Send a request to all workers; return their results, or errors in place of results."""
+        """Send a request to all workers, and return their results, or errors in their place."""
         # All are sent before any answer is awaited, so that the workers run at the same time.
         for number, part in enumerate(self._parts):
             part.begin(method, *(each[number] for each in arguments))
@@ -425,7 +425,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _mend(self) -> None:
-        """Recreate the rows lost with their workers.
+        """Recreate the rows that were lost with their workers.
 
         Raises:
           StreamStatusError: they cannot be recreated, and the world has ended.
@@ -467,7 +467,7 @@ class SpreadBatch(AnyBatch):
 
 
 class _RowElsewhere(StandIn):
-    """The environment of a row of a `SpreadBatch`."""
+    """A stand-in for the environment of one row of a `SpreadBatch`."""
 
     def __init__(self, batch: SpreadBatch, row: int):
         self._batch = batch
@@ -478,14 +478,14 @@ class _RowElsewhere(StandIn):
 
 
 def _check_kind(own: RowKind, part: _Part, expected: RowKind, has_settings: bool) -> None:
-    """Raise an error if the rows of a worker differ from those expected; see `check_specs`."""
+    """Raise an error if a worker's rows differ from the expected kind; see `check_specs`."""
     check_specs(own.specs, part.rows.start, expected.specs, has_settings)
     if own.form != expected.form:
         raise other_form(part.rows.start)
 
 
 class SpreadBatches(BatchMaker):
-    """The factory of one environment's batches.
+    """The factory that creates the batches of one environment.
 
     Args:
       places: the workers.

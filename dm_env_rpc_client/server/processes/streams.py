@@ -1,8 +1,9 @@
-"""The server's end of a client's stream, which forwards requests and answers without their values.
+"""The server's end of a client's stream, which forwards requests without unpacking values.
 
-A world is created in the worker with the fewest worlds; all requests about it go to that worker. A
-joined stream sends its other requests there, too; any other stream sends them to a worker that it
-is connected to already. A batch whose rows are spread over the workers is in this process.
+A world is created in the worker with the fewest worlds, and all requests about the world go to
+that worker. A joined stream also sends its other requests to the worker of its world. A stream
+that has not joined a world sends them to a worker to which it is already connected. A batch whose
+rows are spread over the workers is in the server's own process.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ _CREATE, _JOIN, _LEAVE = _tag("create_world"), _tag("join_world"), _tag("leave_w
 STEP = _tag("step")
 
 _OF_THE_JOINED = ("step", "reset", "leave_world", "extension")
-"""Requests answered in the process of the joined world, except for the property `waiting_for.`."""
+"""Requests answered in the process of the joined world, unless they are about the property
+`waiting_for.`."""
 
 ANSWER, STATUS = b"\0", b"\1"
-"""The first byte of a worker's message, before an answer or the pickled status that ends the
+"""The first bytes of a worker's messages, which mark an answer or the pickled status that ends the
 stream."""
 
 
 class WorkerGoneError(Exception):
-    """The worker for a request has ended.
+    """Raised when the worker for a request has ended.
 
     Args:
       may_have_begun: whether it may have begun to execute the request.
@@ -62,7 +64,7 @@ class WorkerGoneError(Exception):
 
 
 class Link:
-    """One stream's connection to a worker.
+    """The connection of one stream to a worker.
 
     Args:
       pipe: a pipe to the worker, which may not have its end yet.
@@ -83,7 +85,7 @@ class Link:
         self._is_abandoned = False
 
     def answer(self, message: bytes) -> bytes:
-        """Return the answer of the worker.
+        """Return the worker's answer to a request.
 
         Raises:
           WorkerGoneError: the worker has ended.
@@ -106,21 +108,21 @@ class Link:
         return bytes(memoryview(answer)[1:])
 
     def paced(self, is_slow: bool) -> None:
-        """Ignore the pace, unlike `ServerStream.paced`."""
+        """Ignore whether answers are slow, unlike `ServerStream.paced`."""
 
     def abandon(self) -> None:
-        """Shut the pipe down, so that the worker ends its side and `answer` fails."""
+        """Shut down the pipe, so that the worker ends its side and `answer` fails."""
         self._is_abandoned = True
         self._pipe.shut_down()
 
     def close(self) -> None:
-        """Close this end."""
+        """Close this end of the pipe."""
         self._pipe.shut_down()
         self._pipe.close()
 
 
 class LinkHere(Link):
-    """A stream's connection to the batches in the server's own process.
+    """The connection of a stream to the batches in the server's own process.
 
     Args:
       session: answers the requests.
@@ -132,7 +134,7 @@ class LinkHere(Link):
         self._session = session
 
     def answer(self, message: bytes) -> bytes:
-        """Return the answer.
+        """Return the answer to a request.
 
         Raises:
           ElsewhereError: the requested batch must be in a worker.
@@ -154,10 +156,10 @@ class LinkHere(Link):
 
 
 class Places(Protocol):
-    """The workers as hosts of worlds, and connections to them."""
+    """The interface to the workers that host worlds, and the connections to them."""
 
     def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
-        """Choose the worker for a new world, count the world there, and return the share.
+        """Choose the worker for a new world, count the world there, and return the worker's share.
 
         Waits until there is a worker.
 
@@ -169,16 +171,16 @@ class Places(Protocol):
         """
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Record that a placed world was not created."""
+        """Record that a world for which a worker was chosen was not created."""
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
-        """Return the share of this process if a world is a batch to spread over the workers."""
+        """Return this process's share if the world is a batch to be spread over the workers."""
 
     def is_here(self, share: WorkerShare) -> bool:
-        """Whether a share is this process's own, not a worker's."""
+        """Return whether a share is that of this process and not that of a worker."""
 
     def of(self, name: str) -> WorkerShare | None:
-        """Return the share of the process that has a world; None if there is no such world."""
+        """Return the share of the process that has a world, or None if there is no such world."""
 
     def connect(self, share: WorkerShare, peer: Peer) -> Link:
         """Return a new connection to a worker.
@@ -192,12 +194,12 @@ class Places(Protocol):
 
 
 def _asks_for_waiting(request: dm_env_rpc_pb2.EnvironmentRequest) -> bool:
-    """Whether a request may be about the property `waiting_for.`."""
+    """Return whether a request might be about the property `waiting_for.`."""
     return WAITING_FOR.encode() in request.extension.value
 
 
 class PassedStream(ServerStream):
-    """A `ServerStream` whose requests workers answer.
+    """A `ServerStream` whose requests are answered by workers.
 
     Args:
       places: the workers.
@@ -246,7 +248,7 @@ class PassedStream(ServerStream):
         self._ended()
 
     def _pass(self, message: bytes) -> bytes:
-        """Pass a request to the right worker; WorkerGoneError as `answer`."""
+        """Pass a request to the right worker, or raise WorkerGoneError as `Link.answer` does."""
         request = self._parsed(message)
         field = request.WhichOneof("payload") or ""
         if field not in _OF_THE_JOINED or _asks_for_waiting(request):
@@ -287,7 +289,7 @@ class PassedStream(ServerStream):
         return answer
 
     def _for(self, request: dm_env_rpc_pb2.EnvironmentRequest, field: str) -> WorkerShare:
-        """Return the share of the process for a request other than CreateWorld."""
+        """Return the share of the process that answers a request other than CreateWorld."""
         joined = self._joined
         named: WorkerShare | None = None
         if field in ("reset_world", "destroy_world") or (field == "join_world" and not joined):
@@ -310,7 +312,7 @@ class PassedStream(ServerStream):
         return share
 
     def _parsed(self, message: bytes) -> dm_env_rpc_pb2.EnvironmentRequest:
-        """Return a request; an empty one if it cannot be parsed, which the session reports."""
+        """Return a parsed request, or an empty one if parsing fails, which the session reports."""
         try:
             return bounded_parsing.parse(_REQUEST, message, Budget(self._limits), "the request")
         except (SpecError, *DECODE_ERRORS):
@@ -326,7 +328,7 @@ class PassedStream(ServerStream):
         return link
 
     def _forget(self, share: WorkerShare) -> None:
-        """Close the link to a worker that has ended; WorkerGoneError if the stream is joined."""
+        """Close the link to an ended worker; raise WorkerGoneError if the stream has joined it."""
         self._places.lost(share)
         link = self._links.pop(share, None)
         if link is not None:

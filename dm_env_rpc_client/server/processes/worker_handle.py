@@ -1,4 +1,4 @@
-"""A worker process, as the server's own process sees it."""
+"""A worker process as seen by the server's own process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dm_env_rpc_client.system.waiting import InterruptibleEvent
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _LOGGERS = ("", *(f"dm_env_rpc_client{name}" for name in ("", ".server", ".server.clients")))
-"""Loggers whose levels the workers share."""
+"""Loggers whose levels are also set in the workers."""
 
 ADVICE = (
     "pass something that another process can import: a function or a class of a module, "
@@ -37,17 +37,18 @@ ADVICE = (
 )
 
 LOOK_SECONDS = 0.25
-"""Interval, in seconds, of the checks of a process."""
+"""Interval, in seconds, between checks of a worker process."""
 
 _BEHIND_SECONDS = 1.0
-"""Time limit, in seconds, for a worker to take a stream, before other workers get the next ones."""
+"""Time limit, in seconds, for a worker to accept a stream, after which other workers get the next
+ones."""
 
 _END_SECONDS = 5.0
 """Time limit, in seconds, for a worker to exit after it has closed its pipe."""
 
 
 class WorkerProcess:
-    """A worker process, started on creation. Only its supervising thread waits for it.
+    """A worker process, started on creation. Only its supervising thread waits for its end.
 
     Args:
       options: pickled ServeOptions.
@@ -112,7 +113,7 @@ class WorkerProcess:
 
     @property
     def is_able(self) -> bool:
-        """Whether it can take more streams: it serves, and no signal has stopped it."""
+        """Whether the worker can accept more streams: it serves, and no signal has stopped it."""
         return (
             self.is_ready
             and not self.is_lost
@@ -122,11 +123,11 @@ class WorkerProcess:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it is slow to take a stream, because other code holds its GIL."""
+        """Whether the worker is slow to accept a stream because other code holds its GIL."""
         return self._untaken > 0 and time.monotonic() - self._untaken_since > _BEHIND_SECONDS
 
     def connect(self, what: str, *arguments: Any) -> MessagePipe:
-        """Return this end of a pipe for another stream, or for rows of a batch.
+        """Return this process's end of a new pipe for a stream or for rows of a batch.
 
         Args:
           what: "stream" or "rows".
@@ -153,7 +154,7 @@ class WorkerProcess:
         return mine
 
     def taken(self) -> None:
-        """Record that the worker has taken a stream."""
+        """Record that the worker has accepted a stream."""
         with self._handing:
             self._untaken -= 1
             self._untaken_since = time.monotonic()
@@ -181,16 +182,16 @@ class WorkerProcess:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it has left no world open."""
+        """Whether the worker has left no world open."""
         return self.has_closed or not self.is_ready
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the worker process is running."""
         return self._process.is_alive
 
     def check_begun(self) -> None:
-        """Wait until it serves.
+        """Wait until the worker serves.
 
         Raises:
           SpecError: it cannot load its environment.
@@ -210,7 +211,7 @@ class WorkerProcess:
         )
 
     def look_stopped(self) -> float:
-        """Return for how many seconds a signal has stopped the process, 0 if it runs.
+        """Return the seconds for which a signal has stopped the process, or 0 if it is running.
 
         Counts the checks instead of reading the clock: all processes may have been stopped
         together.
@@ -219,7 +220,7 @@ class WorkerProcess:
         return self._stopped_looks * LOOK_SECONDS
 
     def tell_levels(self) -> None:
-        """Send the worker this process's logger levels, if they have changed."""
+        """Send this process's logger levels to the worker if they have changed."""
         levels = _levels()
         if levels != self._levels:
             self._levels = levels
@@ -227,11 +228,11 @@ class WorkerProcess:
                 send_message(self.control, "levels", levels)
 
     def go_on(self) -> None:
-        """Let a stopped process continue."""
+        """Let a stopped worker process continue."""
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self, because: str) -> None:
-        """Kill the process, with a reason for the report of its end."""
+        """Kill the process, and record the reason for the report of its end."""
         # The first reason is the cause; later ones are consequences.
         if not self._killed_because:
             self._killed_because = because
@@ -239,7 +240,7 @@ class WorkerProcess:
             self._process.kill()
 
     def reap(self) -> None:
-        """Wait until the process has ended, kill it if it does not, and record its end."""
+        """Wait until the process has ended, kill it if necessary, and record its end."""
         ended = children.how_it_ended(self._process.wait(_END_SECONDS))
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"
@@ -255,7 +256,7 @@ class WorkerProcess:
 
 
 def _answering(asked: Properties | Share, index: int) -> MessagePipe:
-    """Return the other end of a pipe on which a thread answers a worker's requests."""
+    """Start a thread that answers a worker's requests, and return the other end of its pipe."""
     answers, questions = MessagePipe.pair()
     name = f"dm_env_rpc answers worker {index}"
     threading.Thread(target=answer_questions, args=(asked, answers), name=name, daemon=True).start()

@@ -1,7 +1,8 @@
-"""The program of a worker process: worlds, and the sessions of the streams joined to them.
+"""The program of a worker process, which hosts worlds and the sessions of their streams.
 
-The main thread follows commands of the server's own process: it adopts the pipes of streams, and
-stops. Log records and exceptions of environments go to that process.
+The main thread executes commands of the server's own process, such as the commands to accept the
+pipe of a stream and to stop. Log records and exceptions of environments are sent to the server's
+own process.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _EXIT_SECONDS = 5.0
-"""Time limit, in seconds, for a worker to end after the server's own process has."""
+"""Time limit, in seconds, for a worker to end after the server's own process has ended."""
 
 
 def run(
@@ -45,7 +46,7 @@ def run(
     counted: ctypes.Array[ctypes.c_int64],
     levels: Mapping[str, int],
 ) -> None:
-    """Serve until the server's own process sends "stop", or ends.
+    """Serve until the server's own process sends "stop" or ends.
 
     Args:
       control: the pipe for commands of the server's own process, and for reports to it.
@@ -76,7 +77,7 @@ def run(
 
 
 class Worker:
-    """A worker, in its process; see `run`."""
+    """The state of a worker in its own process; see `run`."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Worker:
         self._rows = RowsHere(self._host)
 
     def run(self) -> None:
-        """Carry out commands until "stop"."""
+        """Execute commands until "stop" is received."""
         main = self._host.main
         if main is None:
             self._run()
@@ -139,7 +140,7 @@ class Worker:
 
 
 class _SentErrors(ErrorLog):
-    """An error log that sends exceptions to the server's own process, which keeps and logs them."""
+    """An error log that sends exceptions to the server's own process to be kept and logged."""
 
     def __init__(self, control: MessagePipe):
         super().__init__()
@@ -157,12 +158,12 @@ class _SentRecords(logging.handlers.QueueHandler):
         self._control = control
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Send a record."""
+        """Send a log record to the server's own process."""
         _tell(self._control, "log", record)
 
 
 def _tell(control: MessagePipe, *message: Any) -> None:
-    """Report to the server's own process; this process ends soon if that one is gone."""
+    """Send a report to the server's own process, unless that process has ended."""
     with contextlib.suppress(OSError):
         send_message(control, *message)
 

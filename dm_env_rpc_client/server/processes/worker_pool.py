@@ -1,7 +1,7 @@
-"""All workers as the server's own process sees them: their start, streams, replacement and end.
+"""All workers as seen by the server's own process: their start, streams, replacement and end.
 
-One thread for each worker receives its messages, kills it if necessary, and replaces it when it has
-ended. No other thread waits for the process of a worker or reaps it.
+For each worker, one thread receives messages from the worker, kills it if necessary, and replaces
+it when it has ended. No other thread waits for or reaps a worker process.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _STOPPED_SECONDS = 10.0
 killed."""
 
 _STOP_SECONDS = 10.0
-"""Time limit, in seconds, for a worker to end beyond the grace."""
+"""Time limit, in seconds, for a worker to end after the grace period."""
 
 _END_SECONDS = 10.0
-"""Time limit, in seconds, for threads to notice the end of their workers."""
+"""Time limit, in seconds, for supervising threads to notice the end of their workers."""
 
 _MAX_DELAY_SECONDS = 5.0
 """Longest pause, in seconds, between attempts to start a worker that ends while it starts."""
@@ -76,7 +76,7 @@ _WAIT_SECONDS = 0.02
 _OF_CLIENTS: Mapping[str, Any] = {
     "address": ANYWHERE, "credentials": None, "token": None, "transport": "auto"
 }  # fmt: skip
-"""Options about clients, which workers do not use."""
+"""Options about clients, which do not concern workers."""
 
 
 class Workers(Places, RowPlaces):
@@ -162,7 +162,7 @@ class Workers(Places, RowPlaces):
 
     @property
     def errors(self) -> list[BaseException]:
-        """The last errors of all workers and of this process, oldest first."""
+        """The most recent errors of all workers and of this process, oldest first."""
         # Errors are sent before the answer of their request, so a client that has its answer finds
         # them here.
         self._hear_all()
@@ -176,11 +176,11 @@ class Workers(Places, RowPlaces):
         return self._activity.stats(total("worlds"), total("agents"), errors, self._counted)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the workers have stopped; return whether they have."""
+        """Wait until the workers have stopped, and return whether they have."""
         return self._stopped.wait(timeout)
 
     def stop(self, grace: float) -> bool:
-        """End all workers; return when they have ended, as `Server.stop`."""
+        """End all workers, wait until they have ended, and return as `Server.stop` does."""
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)
@@ -210,7 +210,7 @@ class Workers(Places, RowPlaces):
         self._stopped.set()
 
     def abort_and_wait(self) -> None:
-        """End all workers and wait for them, at the exit of the interpreter."""
+        """End all workers, and wait for them, when the interpreter exits."""
         if os.getpid() == self._pid:
             self.abort()
             self._join(time.monotonic() + _END_SECONDS)
@@ -242,7 +242,7 @@ class Workers(Places, RowPlaces):
         raise _stopped()
 
     def _prompt(self) -> list[WorkerProcess]:
-        """Return the workers that can take more; those that are behind only if all are."""
+        """Return the workers that can accept streams, including slow ones only if all are slow."""
         # A computing worker cannot be told from one whose GIL a C library holds, so a worker that
         # is behind is passed over, never killed.
         able = [worker for worker in list(self._workers.values()) if worker.is_able]
@@ -322,7 +322,7 @@ class Workers(Places, RowPlaces):
         self._registry.was_not_created(share)
 
     def _hear_all(self) -> None:
-        """Process the messages sent by workers so far: an error precedes its answer."""
+        """Process the pending messages of all workers, which send an error before its answer."""
         for worker in list(self._workers.values()):
             with contextlib.suppress(EOFError, OSError):
                 worker.receive(self._take)
@@ -330,7 +330,7 @@ class Workers(Places, RowPlaces):
     # The supervising thread of each worker runs the methods below.
 
     def _supervise(self, worker: WorkerProcess) -> None:
-        """Receive a worker's messages, and start a replacement when it has ended."""
+        """Receive the messages of a worker, and start a replacement when the worker has ended."""
         delay = 0.0
         while True:
             self._hear(worker)
@@ -381,7 +381,7 @@ class Workers(Places, RowPlaces):
                 next_look = time.monotonic() + LOOK_SECONDS if is_due else next_look
 
     def _look(self, worker: WorkerProcess) -> None:
-        """Kill a worker that a signal has stopped for long, or that misses the deadline to end."""
+        """Kill a worker that a signal has stopped too long or that misses the deadline to end."""
         stopped = worker.look_stopped()
         if not self._stopping.is_set():
             if stopped >= _STOPPED_SECONDS:
@@ -412,7 +412,7 @@ class Workers(Places, RowPlaces):
             _log_here(*arguments)
 
     def _forget(self, worker: WorkerProcess) -> None:
-        """Forget and reap a worker that has ended, and report it."""
+        """Forget and reap a worker that has ended, and report its end."""
         lost = worker.share.own("worlds")
         self.lost(worker.share)
         worker.reap()
@@ -434,7 +434,7 @@ def _stopped() -> StreamStatusError:
 
 
 def _of_batches(options: ServeOptions, batches: Mapping[str, SpreadBatches]) -> ServeOptions:
-    """Return the options with which the server's own process serves batches, one thread each."""
+    """Return the options for batches in the server's own process, each with its own thread."""
     return dataclasses.replace(
         options, environment=batches, processes=None, threads="world", thread=None, **_OF_CLIENTS
     )

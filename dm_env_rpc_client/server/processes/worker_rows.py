@@ -1,7 +1,8 @@
-"""A worker's rows of batches; the batches themselves are in the server's own process.
+"""The rows of batches in a worker; the batches themselves are in the server's own process.
 
-Each worker has some of the rows of a batch, and a pipe for commands about them. Numbers are in
-shared memory: actions are written there before the message, and results before its answer.
+Each worker has some of the rows of a batch, and a pipe for commands about these rows. Numbers are
+in shared memory: actions are written to it before the message for a step, and results before the
+answer.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class MadeRows(NamedTuple):
 
 
 class PreparedRows(NamedTuple):
-    """The state of rows after accepting the settings of a Reset.
+    """The state of rows after they have accepted the settings of a Reset.
 
     Attributes:
       made: the facts about the rows with these settings.
@@ -65,7 +66,7 @@ class PreparedRows(NamedTuple):
 
 
 class RowsAnswer(NamedTuple):
-    """The results of rows besides the numeric arrays.
+    """The results of rows other than the numeric arrays.
 
     Attributes:
       errors: the texts of the exceptions of rows, by row.
@@ -116,7 +117,7 @@ class RowsHere:
             pipe.close()
 
     def close(self, deadline: float) -> bool:
-        """Close all remaining rows; return whether these and all earlier ones were closed.
+        """Close all remaining rows, and return whether these and all earlier ones were closed.
 
         Args:
           deadline: the end of the wait for steps in progress, in seconds of the monotonic clock.
@@ -169,7 +170,7 @@ def _answer(pipe: MessagePipe, call: Callable[[], Any]) -> None:
 
 
 def action_forms(action_spec: Any) -> list[Form]:
-    """Return the forms in which actions arrive.
+    """Return the layouts of the arrays in which actions arrive.
 
     Args:
       action_spec: the specs of the actions, [N, ...] each.
@@ -179,7 +180,7 @@ def action_forms(action_spec: Any) -> list[Form]:
 
 
 class _Rows:
-    """Rows of one batch. The public methods serve requests of the other end."""
+    """The rows of one batch in a worker. The public methods serve requests from the other end."""
 
     def __init__(self, host: Host):
         self._host = host
@@ -194,7 +195,7 @@ class _Rows:
         return self._batch
 
     def make(self, name: str, asked: AskedRows) -> MadeRows | None:
-        """Create the rows; return None if the factory made a batch, which is closed again.
+        """Create the rows, or return None if the factory made a batch, which is then closed.
 
         Args:
           name: the name of the environment.
@@ -222,7 +223,7 @@ class _Rows:
         self._nest = structures.nester(spec) if actions else lambda _: spec
 
     def step(self, others: Mapping[int, npt.NDArray[Any]]) -> RowsAnswer:
-        """Step the rows.
+        """Step the rows of this worker.
 
         Args:
           others: actions outside the shared memory, by their index among the leaves.
@@ -235,7 +236,7 @@ class _Rows:
         return self._answer_of(self._made.step_rows(self._nest(iter(actions))), "step")
 
     def begin(self) -> RowsAnswer:
-        """Begin sequences, as `Batch.reset`."""
+        """Begin sequences, as `Batch.reset` does."""
         return self._answer_of(self._made.begin_rows(), "reset")
 
     def _answer_of(self, failures: dict[int, Exception | str], request: str) -> RowsAnswer:
@@ -265,7 +266,7 @@ class _Rows:
         return RowsAnswer(errors, infos, objects)
 
     def prepare(self, of_rows: Mapping[int, Settings]) -> PreparedRows:
-        """Prepare settings in rows; `keep` or `undo` follows."""
+        """Prepare settings in the rows. A call of `keep` or `undo` must follow."""
         prepared = self._prepared = self._made.prepare(of_rows)
         is_new = prepared.rows is not self._made.rows
         made = MadeRows(prepared.rows.kind, prepared.default_actions)
@@ -277,16 +278,16 @@ class _Rows:
         self._prepared.keep()
 
     def undo(self) -> None:
-        """Leave the rows as they were."""
+        """Undo the prepared settings."""
         assert self._prepared is not None
         self._prepared.undo()
 
     def begin_all(self) -> None:
-        """Make the next reset begin all rows, including rows without new settings."""
+        """Make the next reset begin a sequence in all rows, even in those without new settings."""
         self._made.begin_all()
 
     def close_replaced(self) -> None:
-        """Close environments replaced by settings."""
+        """Close the environments that settings have replaced."""
         self._made.close_replaced()
 
     def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -294,14 +295,14 @@ class _Rows:
         return in_thread_of(self._made.environments[row], function, *arguments)
 
     def close(self) -> None:
-        """Close the rows; a second call does nothing."""
+        """Close the rows. A second call does nothing."""
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.close()
 
 
 def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickle the infos of rows; one that cannot be pickled is the error of its row."""
+    """Pickle the infos of rows, and turn a failure to pickle into an error of its row."""
     try:
         return _dumps(taken)
     except Exception:
@@ -324,8 +325,8 @@ _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
     {MappingProxyType: lambda mapping: (_unchangeable, (dict(mapping),))},
     copyreg.dispatch_table,
 )
-"""Reducers for pickle, including read-only mappings, which stand for mappings other than dicts in
-infos."""
+"""Reducers for pickle, including one for the read-only mappings that replace mappings other than
+dicts in infos."""
 
 
 def _picklable(value: Any) -> bytes:

@@ -1,6 +1,7 @@
-"""A worker's side of streams: it answers requests forwarded by the server's own process.
+"""A worker's side of streams, which answers requests forwarded by the server's own process.
 
-Each stream has a pipe of its own to that process. The end of either side ends the other.
+Each stream has its own pipe to the server's own process. When one side of a stream ends, the other
+side ends, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TICK_SECONDS = 0.02
 
 
 class WorkerStreams:
-    """The streams of a worker, each with a thread of its own.
+    """The streams of a worker, each with its own thread.
 
     Args:
       open_session: opens the session that answers a stream.
@@ -43,7 +44,7 @@ class WorkerStreams:
         self._open: set[MessagePipe] = set()
 
     def adopt(self, descriptor: int, peer: Peer) -> None:
-        """Answer the requests of a pipe.
+        """Answer the requests that arrive on a pipe.
 
         Args:
           descriptor: this end of the pipe.
@@ -95,7 +96,7 @@ class WorkerStreams:
 
 
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Notify a stream when its client is gone: it may be waiting for others."""
+    """Notify a stream that its client has disconnected, since it might be waiting for others."""
     poll = select.poll()
     # Not POLLIN: requests that arrive are for the other thread.
     poll.register(pipe, select.POLLRDHUP)
@@ -104,7 +105,11 @@ def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
 
 
 def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Answer until the stream has ended; OSError or EOFError when the client is gone."""
+    """Answer requests until the stream has ended.
+
+    Raises:
+      EOFError, OSError: the client has disconnected.
+    """
     while True:
         # The owner of the world reads the pipe itself while the stream is joined: one thread fewer
         # to wake for each step.
@@ -116,7 +121,7 @@ def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
 
 
 def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
-    """Let the owner of the stream's world answer steps, without another thread in between.
+    """Let the owner of the stream's world answer steps without another thread in between.
 
     Returns:
       A request for this thread; None if the owner answers none, or no more.
@@ -135,7 +140,7 @@ def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
 
 
 def _answer_steps(pipe: MessagePipe, stream: ServerStream, owner: Owner) -> bytes | None:
-    """Answer steps, and run calls queued by other threads in between."""
+    """Answer steps, and run calls that other threads queue in the meantime."""
     if owner.leads:
         return None
     bell = SelfPipe()
@@ -181,7 +186,7 @@ def _answer(
     message: bytes,
     answer_to: Callable[[ServerStream, bytes], bytes],
 ) -> bool:
-    """Answer a request; return whether the stream continues."""
+    """Answer a request, and return whether the stream continues."""
     try:
         answer = answer_to(stream, message)
     except StreamStatusError as error:
