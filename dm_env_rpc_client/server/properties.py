@@ -4,13 +4,13 @@
     properties.add("level.seed", lambda: level.seed, level.set_seed, description="...")
     properties.expose(simulation, "gravity", "physics.timestep")
 
-Periods in keys make a tree: listing "level" returns "level.seed". Pass the properties to `serve`
-for all clients, or make them the attribute `properties` of an environment or a game for the
-clients joined to it. For an environment, it may also be a mapping from keys to functions that
-return the values.
+Periods in keys define a tree, so that listing "level" returns "level.seed". Pass properties to
+`serve` to offer them to all clients, or assign them to the attribute `properties` of an
+environment or a game to offer them to the clients that have joined it. The attribute of an
+environment can also be a mapping from keys to functions that return the values.
 
-Some environments, such as those of libraries in C, have no registry of their properties. The
-server calls their methods instead.
+Some environments, such as those of C libraries, have no registry of properties. For such an
+environment, the server calls the methods of the environment instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Property(NamedTuple):
 
 
 class Properties:
-    """A registry of properties by key. Add all properties before it is served."""
+    """A registry of properties by key. Add all properties before serving the registry."""
 
     def __init__(self) -> None:
         self._properties: dict[str, _Property] = {}
@@ -83,7 +83,7 @@ class Properties:
 
     @classmethod
     def of_getters(cls, getters: Mapping[str, Callable[[], Any]]) -> Properties:
-        """Return properties that can only be read.
+        """Return a registry of properties that can only be read.
 
         Args:
           getters: functions that return the values, by key.
@@ -97,7 +97,7 @@ class Properties:
         return properties
 
     def expose(self, owner: Any, *names: str, prefix: str = "") -> None:
-        """Add Python attributes and properties of an object.
+        """Add Python attributes and properties of an object as properties of this registry.
 
         An attribute is writable unless it is a Python property without a setter. The
         docstring of a Python property becomes the description.
@@ -129,14 +129,14 @@ class Properties:
             )
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """Return the packed value of a key; RequestError if it is unknown or not readable."""
+        """Return the packed value of a key, or raise RequestError if it cannot be read."""
         declared = self._find(key)
         if declared.getter is None:
             raise _denied(key, "readable")
         return self._pack(key, declared, declared.getter())
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Set the value of a key; RequestError if it is not writable or the tensor is invalid."""
+        """Set the value of a key, or raise RequestError if the key or value is not accepted."""
         declared = self._find(key)
         if declared.setter is None:
             raise _denied(key, "writable")
@@ -152,7 +152,7 @@ class Properties:
             raise RequestError.invalid(f"invalid value for property {key!r}: {error}") from error
 
     def list(self, key: str) -> list[properties_pb2.PropertySpec]:
-        """Return the specs of a key's children; RequestError if it has none or is unknown."""
+        """Return the specs of a key's children, or raise RequestError if there are none."""
         prefix = key + nesting.SEPARATOR if key else ""
         children = {
             prefix + name[len(prefix) :].split(nesting.SEPARATOR)[0]
@@ -166,11 +166,11 @@ class Properties:
         return [self._describe(child) for child in sorted(children)]
 
     def _keys(self) -> Sequence[str]:
-        """Return the keys of all properties, for errors."""
+        """Return the keys of all properties, for use in error texts."""
         return [*self._properties]
 
     def knows(self, key: str) -> bool:
-        """Whether a key is a property or the parent of one."""
+        """Return whether a key is a property or the parent of one."""
         prefix = key + nesting.SEPARATOR
         return key in self._properties or any(name.startswith(prefix) for name in self._properties)
 
@@ -226,7 +226,7 @@ class Properties:
 def answer_property_request(
     layers: list[Properties], request: properties_pb2.PropertyRequest
 ) -> properties_pb2.PropertyResponse:
-    """Execute a request on several registries; earlier ones take precedence.
+    """Execute a request on several registries, of which earlier ones take precedence.
 
     Args:
       layers: the properties of the world, if any, then the server's.
@@ -268,19 +268,19 @@ def _denied(key: str, what: str) -> RequestError:
 
 
 class PropertyAttributes(Protocol):
-    """Whether a property can be read, written and listed."""
+    """The attributes of a property: whether it can be read, written and listed."""
 
     @property
     def is_readable(self) -> bool:
-        """Whether it has a value."""
+        """Whether the property has a value that can be read."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether it has a value that can be set."""
+        """Whether the property has a value that can be set."""
 
     @property
     def is_listable(self) -> bool:
-        """Whether it has children."""
+        """Whether the property has children."""
 
 
 class HasStringProperties(Protocol):
@@ -297,14 +297,14 @@ class HasStringProperties(Protocol):
 
 
 def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
-    """Whether an environment, or the one in its wrapper, has these methods."""
+    """Return whether an environment, or the one in its wrapper, has methods for properties."""
     # Since Python 3.12, isinstance ignores methods that `__getattr__` returns.
     methods = ("read_property", "write_property", "list_properties")
     return all(hasattr(environment, name) for name in methods)
 
 
 class StringProperties(Properties):
-    """`Properties` that calls the methods of an environment.
+    """A `Properties` registry that calls the methods of an environment.
 
     Args:
       environment: the environment.
@@ -315,12 +315,12 @@ class StringProperties(Properties):
         self._environment = environment
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """Return the value of a property, a string."""
+        """Return the value of a property, which is a string."""
         with _refusals():
             return packing.pack_tensor(self._environment.read_property(key))
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Change a property; numbers and bools are converted to strings."""
+        """Set a property after converting a number or bool to a string."""
         with in_request():
             value = packing.unpack_tensor(tensor)
         if np.ndim(value):
@@ -347,7 +347,7 @@ class StringProperties(Properties):
         ]
 
     def knows(self, key: str) -> bool:
-        """Whether there is a property: not if reading and listing both raise NOT_FOUND."""
+        """Return whether a property exists: reading or listing it does not raise NOT_FOUND."""
         try:
             self._environment.read_property(key)
         except PropertyError as error:
@@ -370,7 +370,7 @@ def _spec(key: str, attributes: PropertyAttributes) -> dm_env_rpc_pb2.TensorSpec
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn a PropertyError into a RequestError with its code and text."""
+    """Turn a PropertyError into a RequestError with the same code and text."""
     try:
         yield
     except PropertyError as error:
@@ -380,7 +380,7 @@ def _refusals() -> Iterator[None]:
 def properties_of(
     environment: Any, allowed: tuple[Sequence[str], Sequence[str]]
 ) -> Properties | None:
-    """Return the properties of an environment; None if it has none.
+    """Return the properties of an environment, or None if it has none.
 
     Args:
       environment: the environment.

@@ -1,8 +1,9 @@
-"""The turns of a batch's rows: one after the other, or at the same time where they wait.
+"""Calls to the rows of a batch: one after the other, or at the same time for rows that wait.
 
-An environment may wait for an engine in another process, a socket or a device. Rows already known
-to wait when they are made get threads, and step at the same time. All others belong to the thread
-of their batch: environments that compute in Python gain nothing from threads.
+An environment may have to wait for an engine in another process, a socket or a device. Rows that
+are known to wait when they are created get threads and step at the same time. All other rows are
+stepped by the thread of their batch, because environments that compute in Python gain nothing from
+threads.
 """
 
 from __future__ import annotations
@@ -18,30 +19,32 @@ from dm_env_rpc_client.server.thread_bound import OwnedEnvironment
 from dm_env_rpc_client.system.owner_threads import Call, Owner, OwnerThread
 
 _THREADS = 256
-"""Maximum number of threads of one batch. With more rows, some share a thread."""
+"""Maximum number of threads of one batch. If a batch has more rows, some rows share a thread."""
 
 _WAITING_SECONDS = 1e-3
-"""Rows that together wait longer than this are worth threads, which cost 50 us for each row."""
+"""Time, in seconds, that the rows must wait in total to be worth threads, which cost 50 us for
+each row."""
 
 _WATCHED = 16
-"""Number of turns, at first and after each slow one, in which the wait of the rows is measured,
-which costs 3 us."""
+"""Number of calls to all rows, initially and after each slow call, in which the wait of the rows
+is measured. Each measurement costs 3 us."""
 
 _CERTAIN = 2
-"""Number of consecutive waiting turns after which rows made later get threads: in a single one,
-the wait may have been for the GIL, which another thread held without a processor."""
+"""Number of consecutive calls with waiting rows after which rows created later get threads. In a
+single call, the rows may have waited for the GIL, which another thread held without a
+processor."""
 
 _COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
 """Whether the system counts a thread's voluntary context switches: Linux does, macOS does not."""
 
 
 def _switches() -> int:
-    """Return the number of this thread's voluntary context switches; 0 where unknown."""
+    """Return the number of this thread's voluntary context switches, or 0 if it is unknown."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw if _COUNTS_SWITCHES else 0
 
 
 class Waits:
-    """Known facts about the rows of a factory's batches.
+    """Known facts about whether the rows of a factory's batches wait.
 
     Args:
       has_threads: whether rows get threads in any case.
@@ -56,12 +59,12 @@ class Waits:
         self._may_have = may_have
 
     def found(self) -> None:
-        """Mark the rows as waiting."""
+        """Record that the rows wait."""
         self.has_threads = self._may_have
 
 
 class Turns:
-    """The turns of a batch's rows: a call for each of them, and the exceptions.
+    """Calls to the rows of a batch, and the exceptions raised by these calls.
 
     Args:
       count: the number of rows.
@@ -79,7 +82,7 @@ class Turns:
         self._waited = 0
 
     def make(self, row: int, make: Callable[[Any], dm_env.Environment], settings: Any) -> Any:
-        """Create the environment of a row in its thread.
+        """Create the environment of a row in the thread that will step it.
 
         Args:
           row: the index of the row.
@@ -103,7 +106,7 @@ class Turns:
         environments: Sequence[Any],
         actions: Any = None,
     ) -> dict[int, Exception | str]:
-        """Call `act` for each of the rows.
+        """Call `act` for each of the given rows.
 
         Args:
           rows: the indices of the rows.
@@ -173,6 +176,6 @@ class Turns:
         return failures
 
     def close(self) -> None:
-        """End the threads, after the environments were closed."""
+        """End the threads after the environments have been closed."""
         for owner in self._owners:
             owner.end()

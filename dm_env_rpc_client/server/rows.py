@@ -1,4 +1,4 @@
-"""The rows of a batch: their arrays, and the step of one environment that fills its row."""
+"""The arrays of a batch, and the step of one environment that fills its row in the arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRST, _MID, _LAST = dm_env.StepType
 
 
 class Infos(Protocol):
-    """The infos and errors of rows, collected between their steps and the common answer.
+    """The infos and errors of rows, collected from their steps until the common answer.
 
     Attributes:
       name: the name of the observation with their text.
@@ -36,32 +36,32 @@ class Infos(Protocol):
     name: str
 
     def of(self, count: int) -> Infos:
-        """Return empty infos for a number of rows, in the same form."""
+        """Return empty infos for a number of rows, in the same layout."""
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text and the errors of rows with unsendable infos, and start over.
+        """Return the text of the infos and the errors of unsendable infos, and clear both.
 
         Args:
           both: the rows whose sequence was terminated and truncated.
         """
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows with their indices, and the errors, and start over.
+        """Return the infos of rows with their indices, and the errors, and clear both.
 
         For `put_taken` of other Infos of this form, possibly in another process.
         """
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Record a row's infos, in the order of the rows."""
+        """Record the infos of a row. Rows must be recorded in their order."""
 
 
 class Offers(Protocol):
-    """The properties of rows of a special kind, in whichever process the rows are."""
+    """The properties of rows of a special kind, regardless of the process that hosts the rows."""
 
     def properties(
         self, environments: Sequence[dm_env.Environment]
     ) -> Mapping[str, Callable[[], Any]]:
-        """Return functions that return the values, by key.
+        """Return functions that return the values of properties, by key.
 
         Args:
           environments: the environments of all rows, or their stand-ins; see `in_thread_of`.
@@ -74,12 +74,12 @@ class Offers(Protocol):
         callable_names: Sequence[str],
         settable_names: Sequence[str],
     ) -> None:
-        """Add properties through which clients use the allowed names of the rows."""
+        """Add properties for the allowed methods and attributes of the rows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RowKind:
-    """The specification of one row of a batch. It can be sent to another process.
+    """The specification of each row of a batch. It can be sent to another process.
 
     Attributes:
       action_spec: as of a dm_env.Environment, like the other three.
@@ -109,7 +109,7 @@ class RowKind:
 
     @property
     def specs(self) -> Specs:
-        """All four."""
+        """The specs of the actions, the observations, the reward and the discount."""
         return self.action_spec, self.observation_spec, self.reward_spec, self.discount_spec
 
 
@@ -177,25 +177,25 @@ class Rows:
         )
 
     def fits(self, environment: Any) -> bool:
-        """Whether an environment can be a row here."""
+        """Return whether an environment can be a row of this kind."""
         return True
 
     def actions(self, action: Any) -> Any:
-        """Return actions [N, ...] in the form that `step` takes."""
+        """Convert actions of shape [N, ...] to the form that `step` accepts."""
         raise NotImplementedError
 
     def begin(self, index: int, environment: Any) -> None:
-        """Begin a sequence; an exception leaves the row unchanged."""
+        """Begin a sequence in a row. An exception leaves the row unchanged."""
         raise NotImplementedError
 
     def step(self, index: int, environment: Any, actions: Any) -> None:
-        """Take a step, or begin a sequence if none is running; as `begin`."""
+        """Step a row, or begin a sequence if none is running. An exception leaves it unchanged."""
         raise NotImplementedError
 
     def timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str]
     ) -> dm_env.TimeStep:
-        """Return the TimeStep of all rows; the next one may overwrite its arrays.
+        """Return the TimeStep of all rows, whose arrays the next TimeStep may overwrite.
 
         Args:
           kind: the type of the TimeStep.
@@ -238,7 +238,7 @@ class EnvironmentRows(Rows):
         ]
 
     def actions(self, action: Any) -> list[Any]:
-        """Return the arrays [N, ...] of actions, in the order of their names.
+        """Return the arrays of actions, each of shape [N, ...], in the order of their names.
 
         A default action is the same for all rows, and has no rows itself.
         """
@@ -249,7 +249,7 @@ class EnvironmentRows(Rows):
         ]
 
     def begin(self, index: int, environment: dm_env.Environment) -> None:
-        """Begin a sequence; an exception leaves the row unchanged."""
+        """Begin a sequence in a row. An exception leaves the row unchanged."""
         self._kinds[index] = _LAST  # If this fails, the next step begins a sequence.
         timestep = environment.reset()
         try:
@@ -261,7 +261,7 @@ class EnvironmentRows(Rows):
         self.has_begun[index] = True
 
     def step(self, index: int, environment: dm_env.Environment, actions: list[Any]) -> None:
-        """Take a step, or begin a sequence if none is running; as `begin`."""
+        """Step a row, or begin a sequence if none is running. An exception leaves it unchanged."""
         if self._kinds[index] is _LAST:
             self.begin(index, environment)
             return
@@ -276,7 +276,7 @@ class EnvironmentRows(Rows):
             raise
 
     def _put(self, index: int, timestep: dm_env.TimeStep, kind: dm_env.StepType) -> None:
-        """Put the TimeStep of an environment into its row.
+        """Copy the TimeStep of an environment into its row.
 
         Raises:
           RuntimeError: a value does not conform to its spec; the row is as it was.
@@ -312,7 +312,7 @@ class EnvironmentRows(Rows):
 
 
 def batched(structure: Any, count: int) -> Any:
-    """Convert a structure of one row's specs to the specs of `count` rows.
+    """Convert a structure of the specs of one row to the specs of `count` rows.
 
     Raises:
       SpecError: a spec is of variable length.
@@ -383,7 +383,7 @@ def observation_specs(
 
 
 def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, Any]:
-    """Return a structure as a mapping with room for other names.
+    """Return a structure as a mapping to which other names can be added.
 
     Args:
       structure: a structure of specs or values.

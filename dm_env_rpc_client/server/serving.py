@@ -1,4 +1,4 @@
-"""`serve`: worlds behind a listener, with a session for each of its streams."""
+"""The `serve` function: worlds behind a listener, with a session for each stream."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0
-"""Maximum time, in seconds, that open streams may continue when the server stops."""
+"""Maximum time, in seconds, for which open streams may continue when the server stops."""
 
 
 class _InThisProcess:
-    """A host that serves with threads of this process."""
+    """A host that serves clients with threads of this process."""
 
     def __init__(self, options: ServeOptions, properties: Properties):
         self._host = host = Host(options, ErrorLog(), properties)
@@ -110,7 +110,7 @@ class Server:
 
     @property
     def errors(self) -> list[BaseException]:
-        """The last 100 exceptions in the environments or the server itself, oldest first.
+        """The last 100 exceptions raised by environments or by the server itself, oldest first.
 
         The client that caused one received it as an INTERNAL error.
         """
@@ -118,7 +118,7 @@ class Server:
 
     @property
     def world_count(self) -> int:
-        """The number of worlds."""
+        """The number of existing worlds."""
         return self.stats().worlds
 
     @property
@@ -131,7 +131,7 @@ class Server:
         return self._serving.stats()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the server stops.
+        """Wait until the server has stopped.
 
         With `thread="main"`, the waiting thread makes all calls of environments, and only while it
         waits.
@@ -151,7 +151,7 @@ class Server:
         return self._serving.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
-        """Stop serving and close the worlds; a second call does nothing.
+        """Stop serving and close the worlds. A second call does nothing.
 
         Args:
           grace: seconds after which open streams are cancelled.
@@ -250,7 +250,7 @@ def serve(
 def try_out(
     environment: Hosted, settings: Mapping[str, Any], conversion: Conversion = AS_DECLARED
 ) -> None:
-    """Create a world as for a client, and close it.
+    """Create a world as if for a client, and then close it.
 
     Args:
       environment: as for `serve`.

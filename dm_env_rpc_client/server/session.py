@@ -1,12 +1,13 @@
-"""The server's side of one stream: takes one request at a time and returns its answer.
+"""The server's side of one stream, which answers one request at a time.
 
-No I/O. Every request gets exactly one answer: the payload of the same name, or an error
-Status. A request that fails changes nothing ("Errors" in the protocol overview).
+This module does no I/O. Every request gets exactly one answer, which is either the payload of the
+same name or an error Status. A request that fails changes nothing ("Errors" in the protocol
+overview).
 
 Steps are decoded and encoded without protobuf messages (`_step_fast`). All other requests, and
-unusual steps, are parsed within the limits and go through `handle`. The owner of a world answers
-its streams; a request that might have to wait raises ElsewhereError there, before any effect, and a
-thread that owns no world executes it.
+unusual steps, are parsed within the limits and passed to `handle`. The thread that owns a world
+answers the streams of the world. A request that might have to wait raises ElsewhereError in that
+thread, before any effect, and is then executed by a thread that owns no world.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ _log = logging.getLogger("dm_env_rpc_client.server")
 
 
 _RUNNING = State.RUNNING
-"""Found faster than a member of an enum; see `protocol/lifecycle.py`."""
+"""A constant that is faster to look up than an enum member; see `protocol/lifecycle.py`."""
 
 
 class Session(ServerStream):
-    """The session of one stream; a `ServerStream`.
+    """The session of one stream, which is a `ServerStream`.
 
     Attributes:
       may_wait: whether the agent's steps may wait for steps of other agents.
@@ -85,7 +86,7 @@ class Session(ServerStream):
         self._world_name = ""
 
     def answer(self, message: bytes) -> bytes:
-        """Return the answer to a request; the stream ends if it cannot be parsed."""
+        """Return the answer to a request, or end the stream if the request cannot be parsed."""
         codec = self._codec
         if codec is not None:
             # Most requests of discrete actions repeat: the same bytes mean the same step.
@@ -114,7 +115,7 @@ class Session(ServerStream):
             return self.handle(request).SerializeToString()
 
     def _require_thread(self, request: dm_env_rpc_pb2.EnvironmentRequest) -> None:
-        """Check, before any effect, that this owner may execute a request.
+        """Check, before any effect, that this thread is allowed to execute a request.
 
         Raises:
           ElsewhereError: the request may have to wait, or is about a world of another owner.
@@ -135,7 +136,7 @@ class Session(ServerStream):
             owner_threads.require_no_owner()
 
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
-        """Execute a step that needs no messages; the same as `_step` in all other respects.
+        """Execute a step without protobuf messages, in all other respects like `_step`.
 
         There is a codec while an agent is joined, and then a step is always allowed.
         """
@@ -172,7 +173,7 @@ class Session(ServerStream):
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
     ) -> dm_env_rpc_pb2.EnvironmentResponse:
-        """Execute a request and return its answer; an exception becomes an error Status."""
+        """Execute a request and return its answer, which is an error Status after an exception."""
         response = dm_env_rpc_pb2.EnvironmentResponse()
         field = request.WhichOneof("payload")
         try:
@@ -232,7 +233,7 @@ class Session(ServerStream):
         return status
 
     def close(self) -> None:
-        """End the session: a joined agent leaves its world; worlds created here become idle."""
+        """End the session: its agent leaves the world, and worlds that it created become idle."""
         if self._agent is not None:
             try:
                 self._leave()
@@ -347,7 +348,7 @@ class Session(ServerStream):
         return answer
 
     def _world_named(self, request: Any) -> str:
-        """Return the name of a world in a request; RequestError if it is too long."""
+        """Return the world name in a request, or raise RequestError if the name is too long."""
         name: str = request.world_name
         with in_request():
             self._limits.check_name(name, "the world name")
@@ -379,7 +380,7 @@ class Session(ServerStream):
             self._worlds.left(self._world_name)
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpack settings; RequestError if one is invalid, or they would take too much memory."""
+        """Unpack settings, or raise RequestError if one is invalid or all take too much memory."""
         budget = Budget(self._limits)
         unpacked = {}
         with in_request():

@@ -1,4 +1,4 @@
-"""An environment that existed before it was served, and that no factory can make again."""
+"""An environment that existed before it was served and that no factory can create again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PASS_A_FUNCTION = "to serve more, pass a factory to `serve`, such as a class or
 
 
 class Instance:
-    """An existing environment, lent to one world at a time.
+    """An existing environment that is lent to one world at a time.
 
     All its worlds belong to the same owner. A world gets an `OwnedEnvironment` or an `OwnedGame`;
     at its end, it returns the environment without closing it.
@@ -54,7 +54,7 @@ class Instance:
         self._is_lent = self._is_ending = False
 
     def take(self, conversion: Conversion) -> None:
-        """Set how the environment is converted.
+        """Set the options for the conversion of the environment.
 
         Raises:
           SpecError: it is a batch that lacks something.
@@ -63,7 +63,7 @@ class Instance:
         check(self._environment, conversion)
 
     def give_to(self, owner: Owner) -> None:
-        """Assign the environment to an owner instead of its own thread."""
+        """Make `owner` own the environment, in place of the environment's own thread."""
         self.owner = owner
         owner.hold()
 
@@ -98,7 +98,7 @@ class Instance:
             raise
 
     def refuse(self, settings: Mapping[str, Any]) -> Any:
-        """Raise RequestError for settings: they cannot make another environment."""
+        """Raise RequestError for settings, because they cannot create another environment."""
         own = ", ".join(map(repr, self._reset_settings))
         name = next((name for name in settings if name != NUM_ENVS), NUM_ENVS)
         raise RequestError.invalid(
@@ -108,7 +108,7 @@ class Instance:
         )
 
     def close(self) -> bool:
-        """Close the environment; return whether it was closed.
+        """Close the environment, and return whether it was closed.
 
         If a world still has it, because a step has not ended, it is closed when the world returns
         it.
@@ -124,7 +124,7 @@ class Instance:
         return True
 
     def abandon(self) -> None:
-        """End the thread and leave the environment open."""
+        """End the owner's thread, and leave the environment open."""
         self.owner.end()
 
     # The owner's thread runs the methods below.

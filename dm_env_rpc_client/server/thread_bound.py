@@ -1,6 +1,6 @@
-"""Stand-ins through which any thread uses environments and games owned by one thread.
+"""Stand-ins through which any thread can use environments and games owned by one thread.
 
-The owner's thread calls the methods of the original and reads its attributes.
+The owner's thread calls the methods of the original object and reads its attributes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dm_env_rpc_client.system.owner_threads import Owner
 
 
 def _forwarded(name: str) -> Callable[..., Any]:
-    """Return a method that makes the owner call the method of this name."""
+    """Return a method that makes the owner call the original method of this name."""
 
     def method(self: Any, *arguments: Any) -> Any:
         return self._owner.call(methodcaller(name, *arguments), self._owned)
@@ -34,7 +34,7 @@ class StandIn(abc.ABC):
 
     @abc.abstractmethod
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function with the environment in its own thread.
+        """Call a function with the environment in the environment's own thread.
 
         Args:
           function: can be sent to another process, like its arguments and its result.
@@ -43,7 +43,7 @@ class StandIn(abc.ABC):
 
 
 class OwnedEnvironment(dm_env.Environment, StandIn):
-    """An environment that any thread may call.
+    """An environment that can be called from any thread.
 
     Attributes beyond those of dm_env.Environment come from the original; the owner calls the
     methods among them.
@@ -91,7 +91,7 @@ class OwnedEnvironment(dm_env.Environment, StandIn):
 
 
 def in_thread_of(environment: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with an environment in the thread of its owner.
+    """Call a function with an environment in the thread of the environment's owner.
 
     Args:
       environment: an environment of this thread, or a stand-in.
@@ -104,7 +104,7 @@ def in_thread_of(environment: Any, function: Callable[..., Any], *arguments: Any
 
 
 class OwnedGame(Game):
-    """A game that any thread may call.
+    """A game that can be called from any thread.
 
     Args:
       game: the original.
@@ -146,7 +146,7 @@ class OwnedGame(Game):
     def advance(
         self, actions: Mapping[Player, Any] | None, players: Sequence[Player]
     ) -> list[dm_env.TimeStep | None]:
-        """Take a step, or begin a sequence if there are no actions at all, in one call.
+        """Take a step, or begin a sequence if `actions` is None, in one call to the owner.
 
         Args:
           actions: as of `Game.step`; empty to leave the game as it is; None to begin a sequence.
@@ -176,7 +176,7 @@ def _advance(
 
 
 class OwnedProperties(Properties):
-    """Properties whose values the owner of an environment reads and writes.
+    """Properties whose values are read and written by the owner of an environment.
 
     Args:
       properties: the properties of the environment.

@@ -1,8 +1,8 @@
-"""Waiting on behalf of a client that may disconnect meanwhile.
+"""Waiting on behalf of a client that might disconnect in the meantime.
 
-A ResetWorld waits until every agent was informed, a step in lock-step until every agent has
-stepped. If the client of such a request disconnects, no one reads the answer: the wait ends, which
-frees the connection and its agent's place.
+A ResetWorld request waits until every agent has been informed, and a step in lock-step waits until
+every agent has stepped. If the client of a waiting request disconnects, no one will read the
+answer. The wait then ends, which frees the connection and the place of the client's agent.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dm_env_rpc_client.system.locks import make_lock
 
 
 class CallerGoneError(Exception):
-    """The client of the request that is being executed has disconnected."""
+    """Raised when the client of the request that is being executed has disconnected."""
 
 
 class Caller:
-    """The client of one stream; within this context, `wait` waits on its behalf."""
+    """The client of one stream. Within this context, `wait` waits on behalf of the client."""
 
     def __init__(self) -> None:
         self._lock = make_lock()
@@ -33,7 +33,7 @@ class Caller:
         local.caller = None
 
     def leave(self) -> None:
-        """End the wait on behalf of a disconnected client, and every later one."""
+        """End the current wait, and all later ones, on behalf of a disconnected client."""
         with self._lock:
             self._is_gone = True
             condition = self._condition
@@ -43,7 +43,7 @@ class Caller:
             threading.Thread(target=_notify, args=(condition,), daemon=True).start()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait like the function `wait`, in the thread of this client's request."""
+        """Wait like the function `wait`, in the thread that executes this client's request."""
         with self._lock:
             if self._is_gone:
                 raise CallerGoneError
@@ -62,11 +62,11 @@ class _Local(threading.local):
 
 
 local = _Local()
-"""The client on whose behalf `wait` waits, by thread."""
+"""The client on whose behalf `wait` waits in the current thread."""
 
 
 def wait(condition: threading.Condition, timeout: float | None = None) -> None:
-    """Call `condition.wait(timeout)`; end early if the client of the request disconnects.
+    """Call `condition.wait(timeout)`, but end early if the client of the request disconnects.
 
     Args:
       condition: the condition, whose lock is held.
@@ -84,7 +84,7 @@ def wait(condition: threading.Condition, timeout: float | None = None) -> None:
 def wait_for(
     condition: threading.Condition, is_met: Callable[[], bool], timeout: float | None = None
 ) -> bool:
-    """Call `condition.wait_for`; end early if the client of the request disconnects.
+    """Call `condition.wait_for`, but end early if the client of the request disconnects.
 
     Args:
       condition: notified when `is_met` may have become true; its lock is held.

@@ -2,7 +2,8 @@
 
 The server's own process listens, admits clients and keeps the only registry of worlds. Each world
 is in one of N workers. A pipe connects each stream of a client to the worker whose world it has
-joined. The server's own process forwards the bytes of requests and answers unchanged. A batch is in the server's own process, and its rows are spread over the workers.
+joined. The server's own process forwards the bytes of requests and answers unchanged. A batch is in
+the server's own process, and its rows are spread over the workers.
 """
 
 # Read `worker_pool.py` first: the workers as the server's own process sees them, each a

@@ -1,4 +1,4 @@
-"""A world around one dm_env.Environment, for one agent at a time."""
+"""A world that hosts one dm_env.Environment, for one agent at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MID = dm_env.StepType.MID
 
 
 class TakesSettings(Protocol):
-    """An environment that takes some settings of its agent's Reset itself.
+    """An environment that handles some settings of its agent's Reset itself.
 
     Attributes:
       reset_settings: the names of these settings. All others go to the factory. None for all; then
@@ -47,7 +47,7 @@ class TakesSettings(Protocol):
     reset_settings: Collection[str] | None
 
     def configure(self, settings: Mapping[str, Any]) -> Callable[[], object] | None:
-        """Apply settings from the next sequence on; they may change the specs.
+        """Apply settings from the next sequence on. The settings may change the specs.
 
         Args:
           settings: some of `reset_settings`; names with periods are nested dictionaries.
@@ -62,12 +62,12 @@ class TakesSettings(Protocol):
 
 
 def takes_settings(environment: Any) -> TypeGuard[TakesSettings]:
-    """Whether an environment, or the one in its wrapper, takes settings of a Reset."""
+    """Return whether an environment, or the one in its wrapper, handles settings of a Reset."""
     return hasattr(environment, "reset_settings") and hasattr(environment, "configure")
 
 
 class _Made(NamedTuple):
-    """An environment with its flat specs and the settings of its creation."""
+    """An environment with its flat specs and the settings with which it was created."""
 
     environment: dm_env.Environment
     flat_specs: FlatSpecs
@@ -87,7 +87,7 @@ class _Interruption(NamedTuple):
 
 
 class _Closed(dm_env.Environment):
-    """The stand-in for an environment that was closed for another that could not be made."""
+    """A stand-in for an environment that was closed for another that could not be created."""
 
     def reset(self) -> dm_env.TimeStep:
         raise RequestError.not_now(
@@ -99,7 +99,7 @@ class _Closed(dm_env.Environment):
 
 
 class EnvironmentWorld(OwnedWorld):
-    """A world around the environment that a factory makes from the settings.
+    """A world that hosts the environment that a factory creates from the settings.
 
     The settings of a reset override those of the creation, and the factory makes a new
     environment with them, except settings that the environment takes itself (`TakesSettings`).
@@ -183,7 +183,7 @@ class EnvironmentWorld(OwnedWorld):
             )
 
     def _interrupt(self, settings: Mapping[str, Any], caller: Agent | None) -> _Interruption | None:
-        """Reset the world; return the interruption to wait for, of this or an earlier reset."""
+        """Reset the world, and return the interruption of this or an earlier reset to wait for."""
         if self._is_closed:
             raise was_closed()
         if self._interruption is not None:
@@ -228,7 +228,7 @@ class EnvironmentWorld(OwnedWorld):
             self._has_closed.wait()
 
     def _close(self) -> bool:
-        """Close the environment if there is no agent; return whether it is closed."""
+        """Close the environment if the world has no agent, and return whether it is closed."""
         if self._agent is None:
             self._close_environment()
         return self._agent is None
@@ -244,7 +244,7 @@ class EnvironmentWorld(OwnedWorld):
             self.owner.release()
 
     def _configured(self, settings: Mapping[str, Any]) -> _Made | None:
-        """Return the environment with settings applied, perhaps the current one; None for none."""
+        """Return the environment with the settings applied, or None if there are no settings."""
         environment = self._made.environment
         # Settings by these names belong to the environment; all others to its constructor.
         names = environment.reset_settings if takes_settings(environment) else ()
@@ -309,13 +309,13 @@ class EnvironmentWorld(OwnedWorld):
             raise
 
     def _discard(self, made: _Made) -> None:
-        """Close an environment whose settings do not come into force."""
+        """Close an environment whose settings do not take effect."""
         made.environment.close()
         if self._singleton:
             self._restore(self._made)
 
     def _restore(self, former: _Made) -> None:
-        """Recreate the environment that was closed for another; its sequence is lost."""
+        """Recreate the environment that was closed for another, without its former sequence."""
         self._is_running = False
         self._made = self._with_flat_specs(self._make(former.settings), former.settings)
 
@@ -339,7 +339,7 @@ class EnvironmentWorld(OwnedWorld):
 
 
 class _EnvironmentAgent(Agent):
-    """The one agent of an EnvironmentWorld, whose attributes it uses in the owner's thread."""
+    """The agent of an EnvironmentWorld. It uses the world's attributes in the owner's thread."""
 
     may_wait = False
 

@@ -1,13 +1,14 @@
-"""Nested dm_env specs and values to flat names, and back.
+"""Conversion of nested dm_env specs and values to flat names, and back.
 
-The levels of a name are joined by periods; an index into a list or tuple is a level like any
-other, and a key with a period is several levels. A structure that is a single array has the name
-"action" or "observation". Reward and discount are observations of their own ("Reward and discount"
-in the protocol overview). Names and UIDs are in the order of the environment's own mappings.
+Periods join the levels of a name. An index into a list or tuple is a level like any other, and a
+key that contains a period forms several levels. A structure that is a single array has the name
+"action" or "observation". The reward and the discount are separate observations ("Reward and
+discount" in the protocol overview). Names and UIDs follow the order of the environment's own
+mappings.
 
-A discount whose spec is dm_env's default is no observation. It is 1, or 0 where a sequence
-TERMINATED, so that clients infer it from the states; and no observation could express that a FIRST
-step has none.
+A discount with the default spec of dm_env is not an observation. Such a discount is 1, or 0 in a
+step that TERMINATED a sequence, so clients infer it from the states. Besides, no observation could
+express that a FIRST step has no discount.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.tensors import nesting, specs, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]
-"""The specs of actions, observations, reward and discount, nested or not; None for none."""
+"""The specs of actions, observations, reward and discount, each nested or not, or None."""
 
 METHODS = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
 
 _USED = ("name", "shape", "dtype")
-"""The attributes of a spec. Environments for the one-file server have specs of that file."""
+"""The attributes that a spec must have. Environments for the one-file server have specs of classes
+defined in that file."""
 
 
 def specs_of(hosted: Any, *player: Any) -> Specs:
@@ -87,12 +89,12 @@ def _error(text: str, found: Any) -> TypeError:
 
 
 def _is_space(value: Any) -> bool:
-    """Whether this is a space of Gymnasium or gym, by its members."""
+    """Return whether a value has the members of a space of Gymnasium or gym."""
     return hasattr(value, "sample") and hasattr(value, "contains")
 
 
 _DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
-"""The result of `dm_env.Environment.discount_spec`."""
+"""The default result of `dm_env.Environment.discount_spec`."""
 
 _OF_STEPS = {name: f"the name of the {name} of a step" for name in (REWARD, DISCOUNT)}
 
@@ -172,7 +174,7 @@ class FlatSpecs:
 
     @classmethod
     def of(cls, environment: dm_env.Environment, default_actions: Mapping[str, Any]) -> FlatSpecs:
-        """Return the flat specs of an environment; TypeError if a method returns no specs."""
+        """Return the flat specs of an environment; raise TypeError if a method returns none."""
         return cls(*specs_of(environment), default_actions)
 
     def nested_action(self, actions: Mapping[str, Any]) -> Any:
@@ -205,7 +207,7 @@ class FlatSpecs:
     def flat_observations(
         self, timestep: dm_env.TimeStep, requested: Collection[str]
     ) -> dict[str, Any]:
-        """Return the requested values of a time step, by name; see `values`."""
+        """Return the requested values of a time step by name; see `values`."""
         values, positions = self.values(timestep), self._positions
         # A loop: before Python 3.12, a comprehension is a call.
         found = {}
@@ -258,7 +260,7 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
 
 
 def _flatten_nothing(observation: Any) -> list[Any]:
-    """Return no values, for an environment without observations; TypeError if it has one."""
+    """Return no values for an environment without observations; raise TypeError if it has one."""
     if observation is None or not structures.leaves(observation):
         return []
     raise TypeError(
@@ -268,7 +270,7 @@ def _flatten_nothing(observation: Any) -> list[Any]:
 
 
 def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
-    """Return the values sent in place of missing ones, such as those of a FIRST step."""
+    """Return the values that replace missing values, such as those of a FIRST step."""
     made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
     for array in made:
         # Shared by all steps with a missing value, so it must not change.
@@ -288,7 +290,7 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
 
 
 def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
-    """Return a function that builds a structure from one row of some columns."""
+    """Return a function that builds a structure from one row of several columns."""
     if isinstance(structure, Array):
         return lambda columns, row: columns[0][row]
     keys = _flat_keys(structure)
@@ -306,20 +308,20 @@ def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
 
 
 def _flat_keys(structure: Any) -> list[Any] | None:
-    """Return the keys of a dict without levels; None for other structures."""
+    """Return the keys of a dict without nested values, or None for other structures."""
     if type(structure) is dict and not any(map(structures.is_nested, structure.values())):
         return list(structure)
     return None
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:
-    """Return the state after a LAST step: TERMINATED if all discounts are 0."""
+    """Return the state after a LAST step, which is TERMINATED if all discounts are 0."""
     ended = not any(np.any(leaf) for leaf in structures.leaves(timestep.discount))
     return State.TERMINATED if ended else State.INTERRUPTED
 
 
 def check_taken(names: Iterable[str], kind: str, taken: Mapping[str, str]) -> None:
-    """Raise SpecError if an environment has a reserved name.
+    """Raise SpecError if an environment uses a reserved name.
 
     Args:
       names: the names of the environment.
@@ -332,7 +334,7 @@ def check_taken(names: Iterable[str], kind: str, taken: Mapping[str, str]) -> No
 
 
 def _check_names(names: Sequence[str], kind: str) -> None:
-    """Raise SpecError if the flat names of an environment collide."""
+    """Raise SpecError if two flat names of an environment collide."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

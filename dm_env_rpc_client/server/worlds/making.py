@@ -29,7 +29,7 @@ from dm_env_rpc_client.system.owner_threads import (
 )
 
 ENVIRONMENT = "environment"
-"""The create setting that selects one of several environments."""
+"""The setting of CreateWorld that selects one of several environments."""
 
 ONLY_WORLD = (
     "this server has one world, with the empty name; join it, it can be neither created nor "
@@ -39,12 +39,13 @@ ONLY_WORLD = (
 _numbers = itertools.count(1)
 
 _MAKING_SECONDS, _BUSY_SECONDS = 0.5, 0.1
-"""Time limits, in seconds, for a new world to wait for the thread of other worlds of its kind,
-before it gets its own: while that thread makes a world, and while it may be in a step."""
+"""Time limits, in seconds, for a new world to wait for the thread of other worlds of its kind
+before it gets its own thread. The first limit applies while that thread is creating a world, the
+second while it may be in a step."""
 
 
 class Kind:
-    """The factory of worlds of one kind, and known facts about them.
+    """The factory of worlds of one kind, and known facts about these worlds.
 
     The thread that will own a world also makes it. That is the leading thread, which also reads
     the requests; or a new thread if worlds of this kind are known to be slow or to wait.
@@ -85,7 +86,7 @@ class Kind:
 
     @property
     def is_instance(self) -> bool:
-        """Whether there is only one environment, which exists already."""
+        """Whether this kind has only one environment, which already exists."""
         return isinstance(self._factory, Instance)
 
     def make(self, settings: Mapping[str, Any]) -> World:
@@ -116,7 +117,7 @@ class Kind:
         return self._make_at(new_owner(), settings)
 
     def make_rows(self, asked: AskedRows) -> Batch:
-        """Create rows of another process's batch, in this thread.
+        """Create the rows of another process's batch in this thread.
 
         Raises:
           HasRowsError: the factory makes batches itself.
@@ -130,11 +131,11 @@ class Kind:
         return owner.call(self._make, owner, settings)
 
     def _is_apart(self) -> bool:
-        """Whether worlds get threads of their own."""
+        """Return whether worlds get threads of their own."""
         return self.is_slow or self._are_games or self._options.threads == "world"
 
     def _is_better_at_home(self, here: Owner) -> bool:
-        """Whether a new world should belong to the first thread instead of the leading one."""
+        """Return whether the first thread, and not the leading one, should own a new world."""
         home = self._home
         if home is None or home is here:
             return False
@@ -142,7 +143,7 @@ class Kind:
         return home.is_to_lead(here) or (self._is_making and home.is_quick)
 
     def require_thread(self) -> None:
-        """Raise ElsewhereError if this is an owner, and a new world should have another one."""
+        """Raise ElsewhereError if this is an owner's thread but another should own a new world."""
         here = owner_threads.current()
         if here is None:
             return
@@ -199,7 +200,7 @@ class Kind:
 
 
 def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
-    """Return the kind that settings select, and remove the selecting setting.
+    """Return the kind that the settings select, and remove the setting that selects it.
 
     Raises:
       RequestError: the settings select none.
@@ -218,7 +219,7 @@ def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
 
 
 def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = None) -> World:
-    """Return a world as it is, or a world that runs a game.
+    """Return a world unchanged, or return a world that runs a game.
 
     Args:
       made: the world or the game.
@@ -231,5 +232,5 @@ def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = Non
 
 
 def new_owner() -> Owner:
-    """Return the owner of one world."""
+    """Return a new owner for one world."""
     return OwnerThread(f"dm_env_rpc owns a world ({next(_numbers)})")

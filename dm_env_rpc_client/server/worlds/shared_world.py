@@ -1,16 +1,16 @@
 """A world that runs a `Game` for the agents of several connections.
 
-In lock-step, a step is taken when every agent has sent one. Until then, the calls of the others
-block for at most `step_timeout`. Then they fail with an error that names the missing agents, and
-the agents may step again. Agents that have left, whose client has disconnected, or whose sequence
-has ended do not hold up the others; the next step after an agent's LAST one waits until the
-sequence has ended for all. Without lock-step, each agent's step is taken at once, with its action
-alone.
+In lock-step, a step is taken when every agent has sent its action. Until then, the calls of the
+other agents block for at most `step_timeout`. After that, the calls fail with an error that lists
+the missing agents, and the agents can step again. An agent does not hold up the others if it has
+left, if its client has disconnected, or if its sequence has ended. The next step after an agent's
+LAST one waits until the sequence has ended for all agents. Without lock-step, each agent's step is
+taken immediately, with the action of this agent alone.
 
-After a ResetWorld of one connection, the next step of every other agent is INTERRUPTED. The
-ResetWorld is answered when all of them have received that step ("ResetWorldRequest/Response" in
-the protocol reference). An agent that sends a ResetWorld during another agent's ResetWorld counts
-as informed; otherwise the two would wait for each other.
+After a ResetWorld from one connection, the next step of every other agent is INTERRUPTED. The
+ResetWorld is answered when all other agents have received that step ("ResetWorldRequest/Response"
+in the protocol reference). An agent that sends a ResetWorld during another agent's ResetWorld
+counts as informed; otherwise the two agents would wait for each other.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ STEP_TIMEOUT = 60.0
 
 
 class SharedWorld(OwnedWorld):
-    """A world with a game for several agents.
+    """A world that runs a game for several agents.
 
     Threads that own nothing use it, because its steps wait for one another. Its owner makes all
     calls of the game.
@@ -166,7 +166,7 @@ class SharedWorld(OwnedWorld):
                 self.owner.release()
 
     def _leave(self, agent: _SharedAgent) -> None:
-        """Remove an agent; the others no longer wait for it."""
+        """Remove an agent, for which the other agents then no longer wait."""
         self._agents.remove(agent)
         self._end_sequence_of(agent)
         self._game.leave(agent.player)
@@ -210,7 +210,7 @@ class SharedWorld(OwnedWorld):
         return agent.is_interrupted or (self._uninformed is not None and agent in self._uninformed)
 
     def _advance(self, agent: _SharedAgent) -> None:
-        """Take the pending step of `agent`, if it can be taken now."""
+        """Take the pending step of `agent` if it does not have to wait."""
         if agent.outcome is not None or self._uninformed is not None:
             return
         unseen, agent.unseen = agent.unseen, None
@@ -231,7 +231,7 @@ class SharedWorld(OwnedWorld):
             self._take_step(taking_part)
 
     def _taking_part(self) -> list[_SharedAgent]:
-        """Return the agents in the running sequence; all agents if there is none."""
+        """Return the agents in the running sequence, or all agents if no sequence is running."""
         return [each for each in self._agents if not self._is_running or not each.is_out]
 
     def _take_step(self, takers: list[_SharedAgent]) -> None:
@@ -268,7 +268,7 @@ class SharedWorld(OwnedWorld):
     def _which_are_out(
         self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]
     ) -> list[bool]:
-        """Return whether each agent is out after a step, in the order of the TimeSteps.
+        """Return whether each agent is out of the sequence after a step, in the TimeSteps' order.
 
         Raises:
           RuntimeError: the game breaks the rules of `Game.timestep`.
@@ -308,13 +308,13 @@ class SharedWorld(OwnedWorld):
         agent.outcome = (State.RUNNING if agent.is_running else end_state(timestep)), timestep
 
     def _fail(self, takers: list[_SharedAgent], error: Exception) -> None:
-        """Fail the step of every agent in `takers`; the world does not change."""
+        """Fail the step of every agent in `takers` without changing the world."""
         for agent in takers:
             agent.outcome = error
         self._changed.notify_all()
 
     def _end_sequence_of(self, agent: _SharedAgent) -> None:
-        """Mark the sequence as over for an agent that has been or will be notified."""
+        """End the sequence of an agent that has been or will be notified."""
         agent.is_running = agent.is_interrupted = False
         agent.outcome = None
         if self._uninformed is not None:
@@ -328,7 +328,7 @@ class SharedWorld(OwnedWorld):
         self._changed.notify_all()
 
     def _missing(self, waiting: _SharedAgent) -> list[str]:
-        """Return the reasons why pending steps, including that of `waiting`, are not taken."""
+        """Return the reasons why pending steps, including that of `waiting`, must still wait."""
         missing = [each for each in self._taking_part() if self._lock_step and not each.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
@@ -346,7 +346,7 @@ class SharedWorld(OwnedWorld):
 
 
 class _SharedAgent(Agent):
-    """One agent of a SharedWorld; both use each other's attributes, under the world's lock."""
+    """One agent of a SharedWorld. The two use each other's attributes under the world's lock."""
 
     def __init__(self, world: SharedWorld, player: Player, flat_specs: FlatSpecs):
         self.player = player
@@ -390,7 +390,7 @@ class _SharedAgent(Agent):
             return state, self.flat_specs.flat_observations(timestep, requested)
 
     def reset(self, settings: Mapping[str, Any]) -> None:
-        """Make the next step begin with FIRST, even within a running sequence."""
+        """Make the next step begin a sequence with FIRST, even if a sequence is running."""
         if settings:
             raise RequestError.invalid(
                 f"unknown reset settings {', '.join(map(repr, settings))}: this world takes "

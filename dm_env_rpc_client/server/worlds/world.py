@@ -1,13 +1,15 @@
-"""`World`, `Agent` and `Game`: interfaces of hosted worlds, and the order of step types.
+"""The interfaces of hosted worlds (`World`, `Agent` and `Game`), and the order of step types.
 
-A `World` is one simulation. Each connection that joins it has an `Agent`, with specs of its own.
-A `Session` speaks the protocol and calls them with values by name, not messages by UID.
+A `World` is one simulation. Each connection that joins a world has an `Agent` with its own specs.
+A `Session` implements the protocol, and calls worlds and agents with values by name instead of
+messages by UID.
 
-Environment authors implement `Game`. A `SharedWorld` runs it for the agents that join and leave
-over the network, and never calls it from two threads at once.
+Environment authors implement `Game`. A `SharedWorld` runs the game for the agents that join and
+leave over the network, and never calls the game from two threads at once.
 
-A sequence begins with the TimeStep that `reset` returns, continues with MID ones, and ends with a
-LAST one. A TimeStep compares its type by number (`.last()`), so a plain number is a valid type.
+A sequence begins with the TimeStep that `reset` returns, continues with MID TimeSteps, and ends
+with a LAST one. A TimeStep compares its type by number (`.last()`), so a plain number is a valid
+type.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.
 
 
 def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-    """Return the first TimeStep of a sequence: a FIRST one, without a reward and a discount.
+    """Return the first TimeStep of a sequence, with the type FIRST and no reward or discount.
 
     Args:
       environment: the environment.
@@ -74,7 +76,7 @@ def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
 
 
 def next_step_type(environment: Any, timestep: dm_env.TimeStep) -> dm_env.StepType:
-    """Return the type of a TimeStep in the middle of a sequence: MID or LAST.
+    """Return the type of a TimeStep in the middle of a sequence, which is MID or LAST.
 
     Args:
       environment: the environment.
@@ -96,7 +98,7 @@ Player = Hashable
 
 
 class Game(abc.ABC):
-    """One simulation for several players that act together.
+    """A simulation for several players that act together.
 
     Each player has its own actions and observations, which are structures as in dm_env,
     nested or not. All players share one sequence, which begins for all of them at the same time.
@@ -106,15 +108,17 @@ class Game(abc.ABC):
     """
 
     is_lock_step: bool = True
-    """True: a step is taken when all players have acted. False: each time a player acts."""
+    """Whether a step is taken only when all players have acted. If False, one is taken each time a
+    player acts."""
 
     default_actions: Mapping[str, Any] = MappingProxyType({})
-    """Values, by flat name, for actions that a player omits; omitting any other is an error."""
+    """Values, by flat name, for actions that a player omits. Omitting any other action is an
+    error."""
 
     @property
     @abc.abstractmethod
     def min_players(self) -> int:
-        """The number of players that a sequence needs.
+        """The minimum number of players that a sequence needs.
 
         With fewer players, no sequence begins, and a running one is interrupted unless the player
         that left had received its LAST step.
@@ -136,22 +140,22 @@ class Game(abc.ABC):
 
     @abc.abstractmethod
     def leave(self, player: Player) -> None:
-        """Remove a player. Called when its agent leaves and when its client disconnects."""
+        """Remove a player whose agent has left or whose client has disconnected."""
 
     @abc.abstractmethod
     def action_spec(self, player: Player) -> Any:
-        """The specs of a player's actions, as `dm_env.Environment.action_spec`."""
+        """Return the specs of a player's actions, as `dm_env.Environment.action_spec` does."""
 
     @abc.abstractmethod
     def observation_spec(self, player: Player) -> Any:
-        """The specs of a player's observations."""
+        """Return the specs of a player's observations."""
 
     def reward_spec(self, player: Player) -> Any:
-        """The spec of a player's reward; dm_env's default."""
+        """Return the spec of a player's reward, which is dm_env's default unless overridden."""
         return dm_env.Environment.reward_spec(self)
 
     def discount_spec(self, player: Player) -> Any:
-        """The spec of a player's discount; dm_env's default."""
+        """Return the spec of a player's discount, which is dm_env's default unless overridden."""
         return dm_env.Environment.discount_spec(self)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -186,7 +190,7 @@ class Game(abc.ABC):
 
     @abc.abstractmethod
     def timestep(self, player: Player) -> dm_env.TimeStep | None:
-        """Return a player's TimeStep of the last `reset` or `step`.
+        """Return a player's TimeStep from the last `reset` or `step`.
 
         Args:
           player: a player that has joined and has not left.
@@ -211,7 +215,7 @@ SEQUENCE_LOST = (
 
 
 class Agent(abc.ABC):
-    """The agent of one connection in a world. It is called from one thread at a time.
+    """The agent of one connection in a world. Its methods are called by one thread at a time.
 
     That is the owner's thread if the world is an `OwnedWorld` and the agent does not wait.
 
@@ -224,13 +228,13 @@ class Agent(abc.ABC):
     @property
     @abc.abstractmethod
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        """The specs of actions and observations; only `reset` and `World.reset` change them."""
+        """The specs of actions and observations. Only `reset` and `World.reset` change these."""
 
     @abc.abstractmethod
     def step(
         self, actions: Mapping[str, Any] | None, requested: Collection[str]
     ) -> tuple[State, Mapping[str, Any]]:
-        """Take a step.
+        """Take a step for this agent.
 
         Args:
           actions: values by name, which conform to their specs; None for the first step of
@@ -249,31 +253,31 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any]) -> None:
-        """End the sequence, if one is running, and apply flat settings by name."""
+        """End the sequence, if one is running, and apply settings given by flat name."""
 
     @abc.abstractmethod
     def leave(self) -> None:
-        """Leave the world. Called once, also when the client disconnects."""
+        """Leave the world. Called once, even if the client has disconnected."""
 
 
 class World(abc.ABC):
-    """One simulation. It is called from any thread."""
+    """A simulation whose methods are called from any thread."""
 
     def access(self) -> contextlib.AbstractContextManager[Properties | None]:
-        """Return a context with the world's properties, or None, in which no step is taken."""
+        """Return a context in which no step is taken, with the world's properties or None."""
         return contextlib.nullcontext()
 
     def waiting_for(self) -> str:
-        """Return the missing players of pending steps; "" if no step is pending."""
+        """Return the players missing from pending steps, or "" if no step is pending."""
         return ""
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """Return a new agent for flat settings by name; RequestError if it is refused."""
+        """Return a new agent with settings given by flat name, or refuse with RequestError."""
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        """End the sequence of every agent and apply flat settings by name.
+        """End the sequence of every agent, and apply settings given by flat name.
 
         Returns when every agent other than `caller` has received an INTERRUPTED step.
 
@@ -285,11 +289,11 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Free the resources of the world. Called when it has no agents."""
+        """Free the resources of the world. Called when the world has no agents."""
 
 
 class OwnedWorld(World):
-    """A world whose environment or game belongs to one thread, which counts it as held.
+    """A world whose environment or game is owned by one thread, which counts the world as held.
 
     Threads that are no owners call `reset` and `close`; its own owner may call `close`, too.
 
@@ -302,7 +306,7 @@ class OwnedWorld(World):
     @property
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Whether the owner answers the agents; then their steps wait for no other agent."""
+        """Whether the owner answers the agents. If True, their steps wait for no other agent."""
 
     @abc.abstractmethod
     def close(self, seconds: float | None = None) -> None:
@@ -322,7 +326,7 @@ def close_owned(
     seconds: float | None,
     is_closing: Callable[[], bool] = lambda: False,
 ) -> _T:
-    """Make an owner close an object, as `OwnedWorld.close`.
+    """Make an owner close an object, as `OwnedWorld.close` does.
 
     Args:
       owner: the owner.
@@ -338,7 +342,7 @@ def close_owned(
 
 
 def was_closed() -> RequestError:
-    """Return the error for a request to a world that was closed meanwhile."""
+    """Return the error for a request to a world that has been closed in the meantime."""
     return RequestError.not_now("the world was closed")
 
 

@@ -1,7 +1,8 @@
-"""The worlds of one process, by name, and their share of limited resources.
+"""The worlds of one process, by name, and their share of the server's limited resources.
 
-A world without agents whose creator's stream has ended is idle: its client may never return to
-destroy it. One thread, which runs only while a world is idle, ends it after some time.
+A world is idle if it has no agents and the stream that created it has ended, since the client may
+never return to destroy the world. A thread that runs only while a world is idle ends each idle
+world after some time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dm_env_rpc_client.tensors.memory_limits import listed
 _log = logging.getLogger(__name__)
 
 _OVERHEAD = 256
-"""Bytes of the Python objects of a setting, without its name and its value."""
+"""Size, in bytes, of the Python objects of a setting without its name and value."""
 
 
 class Share:
@@ -49,19 +50,19 @@ class Share:
         self._numbers = itertools.count(1)
 
     def add(self, name: str, count: int) -> None:
-        """Add to this process's share."""
+        """Add a count to this process's share of one limit."""
         self._taken[name] += count
 
     def total(self, name: str) -> int:
-        """Return the sum over all processes."""
+        """Return the sum of the shares of all processes in one limit."""
         return self._taken[name]
 
     def new_name(self) -> str:
-        """Return the name of a new world of this process."""
+        """Return the name for a new world of this process."""
         return f"world-{next(self._numbers)}"
 
     def forget(self, name: str) -> None:
-        """Record that the world no longer exists."""
+        """Record that a world no longer exists."""
 
     def missing(self, name: str, known: Iterable[str]) -> str:
         """Return the error text for an unknown world.
@@ -76,7 +77,7 @@ class Share:
 
 
 def held_bytes(name: str, value: Any) -> int:
-    """Return the approximate memory of a setting, in bytes."""
+    """Return the approximate memory used by a setting, in bytes."""
     size = _OVERHEAD + 4 * len(name)
     if isinstance(value, np.ndarray):
         elements = value.flat if value.dtype.kind == "O" else ()
@@ -91,12 +92,12 @@ def _size(value: Any) -> int:
 _JOIN_SECONDS = 1.0
 
 CLOSE_SECONDS = 0.5
-"""Time limit, in seconds, for a stopping server to wait for a step in progress."""
+"""Time limit, in seconds, for which a stopping server waits for a step in progress."""
 
 
 @dataclasses.dataclass
 class _Entry:
-    """A world.
+    """A world in the registry.
 
     Attributes:
       kind: the kind that made it; None if it existed before.
@@ -115,7 +116,7 @@ class _Entry:
 
 
 class WorldRegistry:
-    """The registry that creates, finds and destroys worlds. Thread-safe.
+    """The thread-safe registry that creates, finds and destroys worlds.
 
     If there are several environments, the create setting "environment" selects one by name. If the
     only one is named `UNNAMED`, "environment" is passed to it like any other setting. A world that
@@ -164,17 +165,17 @@ class WorldRegistry:
                 self._entries[UNNAMED].world = hosting(options.made, options, main)
 
     def try_instances(self) -> None:
-        """Create and close a world for each existing environment; raises like `Kind.make`."""
+        """Create and close a world for each existing environment, failing as `Kind.make` does."""
         with self._as_owner():
             for kind in (each for each in self._kinds.values() if each.is_instance):
                 kind.make({}).close()
 
     def _as_owner(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which this thread stands in for the main owner, if there is one."""
+        """Return a context in which this thread acts as the main owner, if there is one."""
         return contextlib.nullcontext() if self._main is None else self._main.lent_here()
 
     def abandon(self) -> None:
-        """End the threads that own environments, and leave the environments open."""
+        """End the threads that own environments, but leave the environments open."""
         for instance in self._instances:
             instance.abandon()
         for entry in list(self._entries.values()):
@@ -244,21 +245,21 @@ class WorldRegistry:
         return RequestError(code_pb2.RESOURCE_EXHAUSTED, f"{text} first")
 
     def kind(self, name: str) -> Kind:
-        """Return the factory of worlds for the environment of this name."""
+        """Return the `Kind` of worlds for the environment of this name."""
         return self._kinds[name]
 
     def require_thread_to_create(self, settings: Mapping[str, Any]) -> None:
-        """Check that a world may be created in this thread, as `create`."""
+        """Check that this thread is allowed to create a world, as `create` does."""
         pick(self._kinds, dict(settings)).require_thread()
 
     def require_thread_of(self, name: str) -> None:
-        """Check that this thread may use a world, as `join`."""
+        """Check that this thread is allowed to use a world, as `join` does."""
         entry = self._entries.get(name)
         if entry is not None:
             _require_thread_of(entry.world)
 
     def creator_gone(self, creator: object) -> None:
-        """End the worlds of a creator after a while, unless they have agents."""
+        """Schedule the end of a creator's worlds, unless they have agents."""
         with self._lock:
             for entry in (each for each in self._entries.values() if each.creator is creator):
                 # Kept for `idle_world_seconds`: its client may reconnect and join again.
@@ -267,7 +268,7 @@ class WorldRegistry:
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Count the settings of a reset; undone if the reset fails.
+        """Count the settings of a reset in a context, and undo the count if the reset fails.
 
         Args:
           name: the world.
@@ -322,18 +323,18 @@ class WorldRegistry:
             raise
 
     def paced(self, name: str, is_slow: bool) -> None:
-        """Mark the answers of a world as slow or quick."""
+        """Record whether the answers of a world are slow."""
         entry = self._entries.get(name)
         if entry is not None and entry.kind is not None:
             entry.kind.is_slow = is_slow
 
     def get(self, name: str) -> World:
-        """Return a world; RequestError if no world has this name."""
+        """Return a world, or raise RequestError if no world has this name."""
         with self._lock:
             return self._find(name).world
 
     def left(self, name: str) -> None:
-        """Count one agent fewer in a world."""
+        """Record that one agent has left a world."""
         with self._lock:
             entry = self._entries.get(name)
             # The server may have been stopped, and its worlds closed, during a step.
@@ -377,7 +378,7 @@ class WorldRegistry:
         entry.world.close()
 
     def close(self) -> bool:
-        """Close all worlds and existing environments when the server has stopped.
+        """Close all worlds and existing environments after the server has stopped.
 
         Returns:
           Whether all were closed without an error.
@@ -406,7 +407,7 @@ class WorldRegistry:
         return all(are_closed)
 
     def _remove(self, name: str) -> World:
-        """Forget a world, which the caller closes; called with the lock."""
+        """Forget a world, which the caller must close. The caller must hold the lock."""
         entry = self._entries.pop(name)
         self._share.forget(name)
         self._give_back(entry)
@@ -469,7 +470,7 @@ class WorldRegistry:
                 self._close(name, world)
 
     def _wait_idle(self) -> str | None:
-        """Wait for the next world that is due, and return it; None if no world is idle."""
+        """Wait until an idle world is due and return its name, or None if no world is idle."""
         while True:
             idle = [
                 (each.due, name) for name, each in self._entries.items() if each.due is not None
@@ -484,7 +485,7 @@ class WorldRegistry:
             self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _hold(self, entry: _Entry, settings: Mapping[str, Any]) -> None:
-        """Count settings of a world."""
+        """Count the memory of a world's settings."""
         sizes = {**entry.held, **{key: held_bytes(key, each) for key, each in settings.items()}}
         own, more = sum(sizes.values()), sum(sizes.values()) - sum(entry.held.values())
         self._share.add("held_bytes", more)
@@ -511,7 +512,7 @@ def _owner_of(world: World) -> Owner | None:
 
 
 def _require_thread_of(world: World) -> Owner | None:
-    """Check that this thread may use a world; return the owner that answers its agents.
+    """Check that this thread may use a world, and return the owner that answers its agents.
 
     Raises:
       ElsewhereError: this thread is another owner.
