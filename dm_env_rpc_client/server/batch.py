@@ -460,8 +460,8 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
 def other_form(index: int) -> RequestError:
     """Return the error for a row whose infos would have a different layout from the others'."""
     return RequestError.invalid(
-        f"row {index} of the batch would send its infos in another form than the other rows; a "
-        "Reset with the setting 'infos' is for all rows"
+        f"row {index} of the batch would send its infos in a different layout from the other "
+        "rows; send a Reset with the setting 'infos' to all rows"
     )
 
 
@@ -484,6 +484,6 @@ def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
     )
     if size > MAX_BYTES:
         raise RequestError.invalid(
-            f"the observations of {count} rows would take {size} bytes; a batch may have "
-            f"{MAX_BYTES}; ask for fewer rows"
+            f"the observations of {count} rows would take {size} bytes, but a batch may "
+            f"have at most {MAX_BYTES}; request fewer rows"
         )

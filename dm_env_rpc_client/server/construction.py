@@ -41,7 +41,7 @@ class BatchMaker(abc.ABC):
     """A factory that creates only batches and receives settings just as the client sent them."""
 
     def __call__(self) -> Any:
-        raise AssertionError("`construct` calls `make_batch`")
+        raise AssertionError("a BatchMaker cannot be called; `construct` calls `make_batch`")
 
     @abc.abstractmethod
     def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
@@ -187,8 +187,8 @@ def _construct_row(
     if hasattr(made, "close"):
         made.close()
     raise RequestError.invalid(
-        f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, but batches consist of "
-        "environments with one agent"
+        f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, but a batch can contain "
+        "only environments with one agent"
     )
 
 

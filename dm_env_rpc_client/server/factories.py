@@ -101,7 +101,10 @@ def _check_callable(factory: Any, what: str) -> None:
     if isinstance(factory, type):
         _check_class(factory, what)
     if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(factory):
-        raise SpecError(f"{what}: {factory.__name__} returns no environment when called")
+        raise SpecError(
+            f"{what}: {factory.__name__} returns no environment when called, because it is a "
+            "coroutine or generator function; pass a regular function"
+        )
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -109,8 +112,8 @@ def _check_callable(factory: Any, what: str) -> None:
     for each in parameters:
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
             raise SpecError(
-                f"{what}: {factory} needs the positional argument {each.name!r}; settings of "
-                "worlds are passed by name"
+                f"{what}: {factory} requires the positional-only argument {each.name!r}, but "
+                "settings of worlds are passed by keyword; use a keyword argument instead"
             )
 
 
@@ -118,7 +121,7 @@ def _check_class(kind: type, what: str) -> None:
     """Raise SpecError if no instance of a class can be an environment."""
     if inspect.isabstract(kind):
         lacks = ", ".join(sorted(kind.__abstractmethods__))  # type: ignore[attr-defined]
-        raise SpecError(f"{what}: {kind.__name__} is abstract; it lacks {lacks}")
+        raise SpecError(f"{what}: {kind.__name__} is abstract; implement {lacks}")
     if issubclass(kind, World):
         return
     missing = [name for name in ("reset", "step") if not hasattr(kind, name)]

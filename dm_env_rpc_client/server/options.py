@@ -167,8 +167,8 @@ class ServeOptions:
         check_transport(self.transport)
         if self.threads is not None and self.thread is not None:
             raise SpecError(
-                "thread='main' has one thread for all environments, and threads='world' one for "
-                "each; pass one of them"
+                "thread='main' uses one thread for all environments, but threads='world' uses one "
+                "for each world; pass only one of these arguments"
             )
         if self.singleton:
             self._check_singleton()
@@ -181,8 +181,8 @@ class ServeOptions:
     def _check_singleton(self) -> None:
         if self.processes is not None:
             raise SpecError(
-                f"singleton=True is one environment, and processes={self.processes} for several; "
-                "start a server for each simulator instead"
+                f"singleton=True allows one environment, but processes={self.processes} is for "
+                "several; pass singleton=True alone, and start a server for each simulator"
             )
         # The world of a client that was killed must not keep the next one waiting.
         object.__setattr__(self, "max_worlds", 1)
@@ -199,11 +199,11 @@ class ServeOptions:
             existing.append(f"a {type(self.made).__name__}")
         if existing:
             raise SpecError(
-                f"processes={self.processes}: {existing[0]} exists already and belongs to this "
-                "process; pass a factory, such as its class"
+                f"processes={self.processes}: {existing[0]} already exists in this process and "
+                "cannot be moved to another; pass a factory, such as its class, instead"
             )
         if not hasattr(select, "epoll"):
-            raise SpecError(f"a server with processes takes {why_no_epoll()}")
+            raise SpecError(f"a server with processes requires {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
         """Return the factories of worlds by name, or {} for an existing world; see `hosted`."""

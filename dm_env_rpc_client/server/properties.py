@@ -325,7 +325,7 @@ class StringProperties(Properties):
             value = packing.unpack_tensor(tensor)
         if np.ndim(value):
             raise RequestError.invalid(
-                f"property {key!r} takes a scalar, got shape {list(np.shape(value))}"
+                f"property {key!r} requires a scalar, got shape {list(np.shape(value))}"
             )
         if isinstance(value, np.ndarray | np.generic):
             value = value.item()

@@ -83,13 +83,13 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
     ),
     "serve(abstract)": (
         lambda _: serve(Abstract), SpecError,
-        ["Abstract is abstract; it lacks action_spec, observation_spec, reset, step"],
+        ["Abstract is abstract; implement action_spec, observation_spec, reset, step"],
     ),
     "serve(coroutine)": (
         lambda _: serve(coroutine), SpecError, ["coroutine returns no environment"],
     ),
     "serve(positional)": (
-        lambda _: serve(positional), SpecError, ["needs the positional argument 'length'"],
+        lambda _: serve(positional), SpecError, ["requires the positional-only argument 'length'"],
     ),
     "serve('no.module:Env')": (
         lambda _: serve("no.module:Env"), SpecError,
@@ -114,7 +114,7 @@ def test_a_call(call: str, guarded: str) -> None:
 COMMANDS: dict[str, tuple[int, list[str]]] = {
     "serve cathc": (2, ["error: there is no environment 'cathc'; did you mean 'catch'?"]),
     "serve gymnasum://CartPole-v1": (2, ["unknown scheme gymnasum://; did you mean 'gymnasium'?"]),
-    "serve tests.mistakes.test_calls:Abstract": (2, ["Abstract is abstract; it lacks"]),
+    "serve tests.mistakes.test_calls:Abstract": (2, ["Abstract is abstract; implement"]),
     "run python:gymnasium:CartPole": (
         2, ["\nerror: 'gymnasium' has no 'CartPole'"],
     ),

@@ -275,6 +275,6 @@ def test_games_that_break_the_rules_are_told(caplog: pytest.LogCaptureFixture) -
 
     with table(1, game=Vanishing, lives=[5]) as (made, (a,)):
         a.reset()
-        with pytest.raises(DmEnvRpcError, match="its last step must be a LAST one"):
+        with pytest.raises(DmEnvRpcError, match="return a LAST step before returning none"):
             a.step({"action": 1})
         assert settles(lambda: len(made.server.errors) == 1)

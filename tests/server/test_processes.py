@@ -273,9 +273,9 @@ def test_tls_and_tokens(tmp_path: Path, transport: Transport) -> None:
 @pytest.mark.parametrize(
     ("environment", "options", "text"),
     [
-        (lambda: hosted.make(note=""), {}, "environment cannot be given to worker.*of a module"),
+        (lambda: hosted.make(note=""), {}, "environment cannot be sent to worker.*of a module"),
         ({"a": lambda: hosted.make(note="")}, {}, "environment 'a' cannot be given"),
-        (Race(), {}, "a Race exists already.*its class"),
+        (Race(), {}, "a Race already exists.*its class"),
         (Where, {"processes": 0}, "processes must be an integer of at least 1"),
         (Where, {"processes": True}, "processes must be an integer of at least 1"),
         (Where, {"idle_world_seconds": -1}, "idle_world_seconds"),

@@ -120,7 +120,7 @@ class _Part:
         try:
             self._pipe, self._share = self._places.open_rows(self._number)
         except OSError as error:
-            raise _LostError("the process has ended") from error
+            raise _LostError("the worker process has ended") from error
         self.is_lost = False
 
     def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
@@ -146,7 +146,7 @@ class _Part:
                 return answer
         raise _LostError(
             f"the process with rows {self.rows.start} to {self.rows.stop - 1} of the batch has "
-            "ended; they are recreated with the next request"
+            "ended; the next request recreates these rows"
         )
 
     def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
@@ -220,8 +220,8 @@ class SpreadBatch(AnyBatch):
             if isinstance(error, _LostError):
                 raise StreamStatusError(
                     "UNAVAILABLE",
-                    "a process for rows of the batch has ended; the effect of the request is "
-                    "unknown",
+                    "a process with rows of the batch has ended; it is unknown whether the request "
+                    "took effect",
                 ) from error
             raise
 

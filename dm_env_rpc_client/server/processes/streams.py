@@ -229,8 +229,8 @@ class PassedStream(ServerStream):
         except WorkerGoneError as error:
             raise StreamStatusError(
                 "UNAVAILABLE",
-                "the process of this stream's world has ended, and its worlds with it; "
-                "connect again and create another",
+                "the process of this stream's world has ended together with its worlds; "
+                "connect again and create another world",
             ) from error
 
     def paced(self, is_slow: bool) -> None:
@@ -275,8 +275,8 @@ class PassedStream(ServerStream):
                 if error.may_have_begun:
                     raise StreamStatusError(
                         "UNAVAILABLE",
-                        "the process answering the request has ended, and its worlds with "
-                        "it; the effect of the request is unknown",
+                        "the process answering the request has ended together with its worlds; "
+                        "it is unknown whether the request took effect",
                     ) from error
             finally:
                 # No world is in the worker after an error or a lost worker, so the count goes down.

@@ -313,7 +313,7 @@ class Workers(Places, RowPlaces):
                 # reason.
                 if worker.ended and not worker.is_ready:
                     raise ChildProcessError(
-                        f"the replacement process {worker.ended} while it started"
+                        f"the replacement worker process {worker.ended} while it started"
                     )
             if self._stopping.wait(_WAIT_SECONDS):
                 raise ChildProcessError("the server was stopped")
@@ -354,7 +354,7 @@ class Workers(Places, RowPlaces):
     def _start(self, index: int) -> WorkerProcess:
         with self._lock:
             if self._stopping.is_set():
-                raise RuntimeError("the server stops")
+                raise RuntimeError("the server is stopping")
             worker = self._workers[index] = WorkerProcess(
                 self._options,
                 self._properties,
@@ -466,7 +466,7 @@ def _pickled(options: ServeOptions) -> bytes:
             pickle.dumps(part)
         except Exception as error:
             raise SpecError(
-                f"{name} cannot be given to worker processes: "
+                f"{name} cannot be sent to worker processes: "
                 f"{type(error).__name__}: {error}; {ADVICE}"
             ) from error
     return pickle.dumps(dataclasses.replace(options, **_OF_CLIENTS))

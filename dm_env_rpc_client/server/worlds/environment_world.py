@@ -91,8 +91,8 @@ class _Closed(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         raise RequestError.not_now(
-            "the environment was closed for new settings, and neither these nor the former ones "
-            "made another; destroy this world and create one"
+            "the environment was closed to apply new settings, but neither the new nor the former "
+            "settings could create another one; destroy this world and create a new one"
         )
 
     step = action_spec = observation_spec = reset

@@ -265,7 +265,7 @@ def _flatten_nothing(observation: Any) -> list[Any]:
         return []
     raise TypeError(
         "the environment's observation_spec() returned None, but a TimeStep has the observation "
-        f"{described(observation)}; return its spec there, or None as the observation"
+        f"{described(observation)}; return the spec of this observation, or None as the observation"
     )
 
 

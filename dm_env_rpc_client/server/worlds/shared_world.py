@@ -130,8 +130,8 @@ class SharedWorld(OwnedWorld):
                 told = [f"player {agent.player!r}" for agent in self._uninformed or ()]
                 raise RequestError(
                     code_pb2.DEADLINE_EXCEEDED,
-                    f"the world is reset once every participating agent has taken a step; within "
-                    f"{self._step_timeout} s, no step came from {', '.join(told)}",
+                    f"the world is reset only after every participating agent has taken a step, "
+                    f"but within {self._step_timeout} s, no step arrived from {', '.join(told)}",
                 )
 
     @contextlib.contextmanager
@@ -289,7 +289,7 @@ class SharedWorld(OwnedWorld):
             if timestep is None and each.is_running and not each.is_interrupted:
                 raise RuntimeError(
                     f"the game returned no step for player {each.player!r}, which takes part in "
-                    "the sequence; its last step must be a LAST one"
+                    "the sequence; return a LAST step before returning none for a player"
                 )
         if not self._is_running and all(are_out):
             raise RuntimeError("the game began a sequence in which no player takes part")
@@ -393,8 +393,8 @@ class _SharedAgent(Agent):
         """Make the next step begin a sequence with FIRST, even if a sequence is running."""
         if settings:
             raise RequestError.invalid(
-                f"unknown reset settings {', '.join(map(repr, settings))}: this world takes "
-                "settings when it is created and with a ResetWorld"
+                f"unknown reset settings {', '.join(map(repr, settings))}: this world accepts "
+                "settings only when it is created and in a ResetWorld"
             )
         with self._world._changed:
             self._world._end_sequence_of(self)

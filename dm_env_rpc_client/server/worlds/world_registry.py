@@ -495,8 +495,9 @@ class WorldRegistry:
             self._share.add("held_bytes", -more)
             raise RequestError(
                 code_pb2.RESOURCE_EXHAUSTED,
-                f"the settings take {own} bytes, other worlds' settings {others}; the server holds "
-                f"{limit} (Limits.held_bytes); destroy a world first",
+                f"the settings take {own} bytes, and other worlds' settings {others} bytes, but "
+                f"the server holds at most {limit} bytes (Limits.held_bytes); destroy a world "
+                "first",
             )
         entry.held = sizes
 

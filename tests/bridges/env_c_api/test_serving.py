@@ -141,7 +141,7 @@ def test_properties_go_through_the_properties_extension(complete: Factory) -> No
             properties["violations"] = True
         with pytest.raises(PropertyValueError, match="it does not take this value"):
             properties["speed"] = True
-        with pytest.raises(PropertyValueError, match=r"takes a scalar, got shape \[2\]"):
+        with pytest.raises(PropertyValueError, match=r"requires a scalar, got shape \[2\]"):
             properties["speed"] = [1, 2]
         assert env.reset().first()
         assert env.step(ACTION).mid()

@@ -273,12 +273,12 @@ class Boundless(Counting):
         (Counting, {"num_envs": 3, "rows.length": [1, 2]}, r"'rows.length' has the shape \[2\]"),
         (Counting, {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], a value for each row"),
         (Counting, {"num_envs": 3, "colour": 2}, "known settings: length, fails_at, size"),
-        (large, {"num_envs": 64}, "would take 536872448 bytes; a batch may have 134217728"),
+        (large, {"num_envs": 64}, "take 536872448 bytes, but a batch may have at most 134217728"),
         (Boundless, {"num_envs": 2}, "would take 36893488147419103264 bytes"),
         (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has another"),
         (Variable, {"num_envs": 2}, "'words' is of variable length"),
         (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name that every batch"),
-        (Race, {"num_envs": 2}, "batches consist of environments"),
+        (Race, {"num_envs": 2}, "a batch can contain only environments"),
     ],
 )
 def test_batches_that_cannot_be_made_are_refused(
