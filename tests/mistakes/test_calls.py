@@ -75,7 +75,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
     "make(guarded)": (make, ConnectionLostError, ["UNAUTHENTICATED", "pass token= to make"]),
     "serve(Catch(), processes=2)": (
         lambda _: serve(Catch(), processes=2), SpecError,
-        ["processes=2: an instance of Catch exists already", "pass a factory, such as its class"],
+        ["processes=2: an instance of Catch already exists", "pass a factory, such as its class"],
     ),
     "serve(50051)": (
         lambda _: serve(50051), SpecError,

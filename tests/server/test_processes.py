@@ -274,14 +274,14 @@ def test_tls_and_tokens(tmp_path: Path, transport: Transport) -> None:
     ("environment", "options", "text"),
     [
         (lambda: hosted.make(note=""), {}, "environment cannot be sent to worker.*of a module"),
-        ({"a": lambda: hosted.make(note="")}, {}, "environment 'a' cannot be given"),
+        ({"a": lambda: hosted.make(note="")}, {}, "environment 'a' cannot be sent"),
         (Race(), {}, "a Race already exists.*its class"),
         (Where, {"processes": 0}, "processes must be an integer of at least 1"),
         (Where, {"processes": True}, "processes must be an integer of at least 1"),
         (Where, {"idle_world_seconds": -1}, "idle_world_seconds"),
         ("tests.server.hosted:nothing", {}, "has no 'nothing'"),
         ("nowhere", {}, "no environment 'nowhere'; name one of these"),
-        (Where, {"default_actions": {"do": threading.Lock()}}, "default_actions cannot be given"),
+        (Where, {"default_actions": {"do": threading.Lock()}}, "default_actions cannot be sent"),
     ],
 )  # fmt: skip
 def test_what_processes_cannot_do_is_said_at_once(

@@ -159,6 +159,6 @@ class Masked(Informed):
 
 @pytest.mark.parametrize(("kind", "name"), [(Named, "step_type"), (Masked, "step_mask")])
 def test_a_vector_environment_with_a_reserved_name_is_refused(kind: Any, name: str) -> None:
-    text = f"{name!r} of an environment has a name that every batch"
+    text = f"{name!r} of an environment has a name reserved for batches"
     with serve(kind) as server, pytest.raises(DmEnvRpcError, match=text):
         make(server.address)
