@@ -277,7 +277,7 @@ class Boundless(Counting):
         (Boundless, {"num_envs": 2}, "would take 36893488147419103264 bytes"),
         (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has another"),
         (Variable, {"num_envs": 2}, "'words' is of variable length"),
-        (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name reserved for batches"),
+        (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
         (Race, {"num_envs": 2}, "a batch can contain only environments"),
     ],
 )
