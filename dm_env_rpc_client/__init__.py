@@ -3,8 +3,8 @@
 `make` connects to a dm_env_rpc server, creates a world and joins it, in one line.
 `dm_env_rpc_pb2` and `properties_pb2` are the modules of the protocol's messages.
 
-`__init__.pyi` lists the public names. Each is imported on first use, because every pytest run loads
-the pytest plugin, which is part of this package.
+`__init__.pyi` lists the public names. Each public name is imported on first use, because every
+pytest run loads this package for its pytest plugin.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""`python -m dm_env_rpc_client` is `dm-env-rpc`."""
+"""`python -m dm_env_rpc_client` runs the command `dm-env-rpc`."""
 
 from dm_env_rpc_client.cli.entry import main
 

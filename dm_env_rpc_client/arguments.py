@@ -1,13 +1,14 @@
-"""Checks of arguments on entry, one function for each kind of value.
+"""Validation of function arguments, with one function for each kind of value.
 
-A value of the wrong type or out of range raises a SpecError, which is also a ValueError; an unknown
-keyword raises Python's TypeError. The error text names the argument, the expected values and the
-given one. NumPy scalars count as numbers, bools do not. Each function returns the value to use,
-with a NumPy scalar converted to a Python number.
+A value of the wrong type or out of range raises a SpecError, which is also a ValueError; an
+unknown keyword raises Python's TypeError. The error text states the name of the argument, the
+expected values and the received value. NumPy scalars count as numbers, but bools do not. Each
+function returns the valid value and converts a NumPy scalar to a Python number.
 
-Times are in seconds, finite, and at most `MOST_SECONDS`. A limit, such as `timeout`, is more than
-0, because no transport answers instantly; None sets no limit. A grace period may be 0, and so may
-the timeout of a wait for an event, which then checks once.
+Times are given in seconds and must be finite and at most `MOST_SECONDS`. A time limit, such as
+`timeout`, must be greater than 0, because no transport answers instantly; None means no limit. A
+grace period can be 0. The timeout for waiting for an event can also be 0; the event is then
+checked once.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any, TypeVar
 from dm_env_rpc_client.errors import SpecError
 
 MOST_SECONDS = (1 << 31) // 1000
-"""The longest time: poll(2) takes milliseconds as a C int."""
+"""The longest valid time, in seconds, because poll(2) accepts milliseconds as a C int."""
 
 NO_LIMIT = "None for no limit"
-"""The meaning of None for most limits."""
+"""The description of None in error texts about most limits."""
 
 _DAY_SECONDS = 24 * 60 * 60
 
@@ -112,7 +113,7 @@ def count(
 
 
 def flag(name: str, value: Flag, *, none: str = "") -> Flag:
-    """Validate a bool and return it; SpecError for anything else, including 0, 1 and "no".
+    """Validate a bool and return it, or raise SpecError for anything else, even 0, 1 or "no".
 
     Args:
       name: the name of the argument.
@@ -128,7 +129,7 @@ def flag(name: str, value: Flag, *, none: str = "") -> Flag:
 
 
 def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> Given:
-    """Validate a non-empty str and return it; SpecError for anything else.
+    """Validate a non-empty str and return it, or raise SpecError for anything else.
 
     Args:
       name: the name of the argument.
@@ -142,7 +143,7 @@ def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> 
 
 
 def path(name: str, value: Given, *, none: str = "") -> Given:
-    """Validate the path of a file or folder, a str or `os.PathLike[str]`, and return it.
+    """Validate the path of a file or folder, as str or `os.PathLike[str]`, and return it.
 
     Args:
       name: the name of the argument.
@@ -161,7 +162,7 @@ def path(name: str, value: Given, *, none: str = "") -> Given:
 
 
 def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str = "") -> Given:
-    """Validate a Mapping, such as a dict, and return it; SpecError for another type.
+    """Validate a Mapping, such as a dict, and return it, or raise SpecError for another type.
 
     Args:
       name: the name of the argument.
@@ -175,7 +176,7 @@ def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str =
 def names(
     name: str, value: Given, *, expected: str = "a sequence of names", none: str = ""
 ) -> Given:
-    """Validate a collection of strings and return it; SpecError otherwise, also for a lone str.
+    """Validate a collection of strings and return it, or raise SpecError, even for a single str.
 
     Args:
       name: the name of the argument.
@@ -193,7 +194,7 @@ def names(
 
 
 def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
-    """Validate that a str is one of `known` and return it; SpecError lists the choices."""
+    """Validate that a str is one of `known` and return it, or raise a SpecError with the choices."""
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(map(repr, known))
         raise SpecError(f"no {name} {shown(value)}; choose one of {listed}")
@@ -201,7 +202,7 @@ def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
 
 
 def function(name: str, value: Given, *, expected: str = "a function", none: str = "") -> Given:
-    """Validate a callable and return it; SpecError for anything else.
+    """Validate a callable and return it, or raise SpecError for anything else.
 
     Args:
       name: the name of the argument.
@@ -217,7 +218,7 @@ def function(name: str, value: Given, *, expected: str = "a function", none: str
 def instance(
     name: str, value: Given, kind: type | tuple[type, ...], expected: str, *, none: str = ""
 ) -> Given:
-    """Validate an instance of a class and return it; SpecError for another type.
+    """Validate an instance of a class and return it, or raise SpecError for another type.
 
     Args:
       name: the name of the argument.
@@ -252,7 +253,7 @@ def shown(value: object) -> str:
 
 
 def cause(error: BaseException) -> str:
-    """Return an error's type and text, shortened because the text may quote a given value."""
+    """Return an error's type and text, shortened because the text can quote a long value."""
     return f"{type(error).__name__}: {_cut(str(error))}"
 
 

@@ -56,7 +56,7 @@ _Server: Any = dataclasses.make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""A server, and the options of the suite."""
+"""The server to check and the options of the compliance suite."""
 
 
 @options.with_options
@@ -68,7 +68,7 @@ def check(
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Check a server against the protocol; exit with code 1 if a check fails.
+    """Check a server against the protocol, and exit with code 1 if a check fails.
 
     A failure breaks clients that follow the protocol; a warning does not.
     Warnings leave the exit code at 0, unless --strict makes them failures.
@@ -146,7 +146,7 @@ class _Lines:
         self._more = 0
 
     def add(self, result: Result) -> None:
-        """Print a result; only count another skip for the same reason."""
+        """Print a result, but only count a skip for the same reason as the previous skip."""
         outcome = result.outcome.value
         if outcome == "skipped" and result.reason == self._reason:
             self._more += 1
@@ -158,7 +158,7 @@ class _Lines:
         self._print(outcome, "\n".join([f"{result.name}{detail}", *rest]))
 
     def end(self) -> None:
-        """Print the number of condensed skips."""
+        """Print the number of skips that were counted but not printed."""
         if self._more:
             self._print("skipped", f"{self._more} more, for the same reason")
         self._reason, self._more = "", 0

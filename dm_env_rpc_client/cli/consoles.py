@@ -1,7 +1,7 @@
-"""The only way in which commands write to a terminal, a file or a pipe.
+"""Output of all commands to terminals, files and pipes.
 
-Text from servers and files is escaped here, so that only `rich`'s own styles and cursor movements
-control the terminal; `--json` escapes as JSON does.
+This module escapes text from servers and files, so that only the styles and cursor movements of
+`rich` control the terminal. With `--json`, the text is escaped by the rules of JSON.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Console(rich.console.Console):
 
 
 console = Console(stderr=True, soft_wrap=True, highlight=False)
-"""Stderr, for everything but results, which go to stdout."""
+"""The console on stderr for all output except results, which are printed to stdout."""
 
 
 def cell(value: Any) -> str:
-    """Return the text of a value in one line, for tables and trees of `rich`."""
+    """Return a value as one line of text for a table or tree of `rich`."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return rich.markup.escape(one_line(text))
 
@@ -72,7 +72,7 @@ def table(
 
 
 class Layers(rich.progress.ProgressColumn):
-    """Number of downloaded layers of an image; nothing if no image is being pulled."""
+    """The number of downloaded layers of an image, or nothing if no image is being pulled."""
 
     def render(self, task: rich.progress.Task) -> rich.text.Text:
         if task.total is None:
@@ -85,7 +85,7 @@ def progress(
     screen: rich.console.Console = console,
     is_shown: bool = True,
 ) -> rich.progress.Progress:
-    """Return a progress bar, shown within its context and only on a terminal."""
+    """Return a progress bar that is shown within its context, and only on a terminal."""
     return rich.progress.Progress(
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),
@@ -98,7 +98,7 @@ def progress(
 
 @contextlib.contextmanager
 def waiting(for_what: str) -> Iterator[None]:
-    """Show on a terminal why the command waits."""
+    """Show on the terminal what the command is waiting for."""
     if console.is_terminal:
         with console.status(cell(for_what)):
             yield
@@ -125,7 +125,7 @@ def print_json(result: Any) -> None:
 
 
 def json_text(result: Any) -> str:
-    """Return the output of `print_json`."""
+    """Return the text that `print_json` prints."""
     # DEL is the one control character that JSON does not escape.
     return json.dumps(_plain(result), allow_nan=False).replace("\x7f", "\\u007f")
 

@@ -1,4 +1,4 @@
-"""The entry point of the command; it must not import packages that may be missing."""
+"""The entry point of the command, which imports only packages that are always installed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Reopen streams that the shell closed (`>&-`), so that no other file gets their numbers."""
+    """Reopen streams closed by the shell (`>&-`), so that no other file gets their descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             # Opened for the other direction, so that its use remains an error.

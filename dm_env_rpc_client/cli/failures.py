@@ -1,7 +1,7 @@
-"""Errors as one line with a stable exit code, without a traceback.
+"""Reporting of errors in one line, with a stable exit code and without a traceback.
 
-`DM_ENV_RPC_TRACEBACK=1` in the environment shows the traceback before that line, and
-`DM_ENV_RPC_LOG=debug` the whole log of the package.
+The environment variable `DM_ENV_RPC_TRACEBACK=1` shows the traceback before the line with the
+error. `DM_ENV_RPC_LOG=debug` shows the whole log of the package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TERMINATED = 143
 TRACEBACK_VARIABLE = "DM_ENV_RPC_TRACEBACK"
 
 LOG_VARIABLE = "DM_ENV_RPC_LOG"
-"""Names the minimum level of the printed log, such as "debug"."""
+"""The environment variable with the minimum level of printed log records, such as "debug"."""
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -43,15 +43,15 @@ _ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__
 
 
 class UsageError(Exception):
-    """The command line is wrong; the message names the mistake and the expected form."""
+    """The command line is invalid; the message describes the mistake and the expected form."""
 
 
 class Terminated(BaseException):
-    """SIGTERM was received, or the terminal was closed: the process cleans up and ends."""
+    """SIGTERM was received or the terminal was closed, so the process must clean up and exit."""
 
 
 def end_in_order() -> None:
-    """Raise `Terminated` on a signal, so that worlds are destroyed and the terminal restored."""
+    """Raise `Terminated` on a signal, so that worlds are destroyed and the terminal is restored."""
 
     def end(number: int, frame: FrameType | None) -> None:
         ignore_signals_to_end()
@@ -64,7 +64,7 @@ def end_in_order() -> None:
 
 
 def what_stops() -> str:
-    """Return how to stop this command: Ctrl-C, or SIGTERM if SIGINT is ignored.
+    """Return how to stop this command: "Ctrl-C", or "SIGTERM" if SIGINT is ignored.
 
     A shell without job control starts background processes with SIGINT ignored.
     """
@@ -73,9 +73,9 @@ def what_stops() -> str:
 
 @contextlib.contextmanager
 def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
-    """Pass a termination signal's error to a function instead of raising it.
+    """Pass the exception for a termination signal to a function instead of raising it.
 
-    For event loops, where an exception raised by a signal handler can be lost.
+    Event loops need this function, because they can lose an exception raised by a signal handler.
 
     Args:
       end: called with `Terminated`, or with KeyboardInterrupt for SIGINT.
@@ -101,7 +101,7 @@ def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
 
 
 def ignore_signals_to_end() -> None:
-    """Ignore further termination signals during the cleanup; they often come in groups."""
+    """Ignore further termination signals during cleanup, because signals often come in groups."""
     for number in _SIGNALS_TO_END:
         signal.signal(number, signal.SIG_IGN)
 
@@ -127,7 +127,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 class OneLine(logging.Formatter):
-    """Log records in one line each, safe for a terminal."""
+    """A formatter that turns each log record into one line of text that is safe for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = f"{record.levelname.lower()}: {record.getMessage()}"
@@ -139,7 +139,7 @@ class OneLine(logging.Formatter):
 
 
 def log_in_one_line() -> None:
-    """Print warnings and errors of the package and of served environments without tracebacks."""
+    """Print warnings and errors of this package and of served environments without tracebacks."""
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine())
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

@@ -1,4 +1,4 @@
-"""Behaviour of all commands: one-line errors, exit codes, help without arguments."""
+"""Behaviour of all commands: one-line errors, exit codes, and help if no argument is given."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Commands(typer.core.TyperGroup):
         return command
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Show the help if there are no arguments, which is not an error."""
+        """Show the help text and exit with code 0 if no arguments are given."""
         return super().parse_args(ctx, args or ["--help"])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; an exception becomes a line and an exit code."""
+        """Run a command and turn an exception into one line of output and an exit code."""
         try:
             with one_line_errors():
                 return super().invoke(ctx)
@@ -71,7 +71,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def _without_types_of_flags(params: list[Any]) -> list[Any]:
-    """Hide `<bool>` in the help of flags without a value."""
+    """Hide the type `<bool>` in the help text of flags that accept no value."""
     for each in params:
         if getattr(each, "is_flag", False):
             each.metavar = ""
@@ -79,7 +79,7 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
 
 
 def _discard_unwritable_output() -> None:
-    """Discard unwritable output, which Python would retry at exit with an error of its own."""
+    """Discard unwritable output, because Python would retry at exit and print its own error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

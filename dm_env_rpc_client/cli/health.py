@@ -29,7 +29,7 @@ def _check_service(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Server(options.Server):
-    """The server and the service.
+    """The server and the service to query.
 
     Attributes:
       service: Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the whole

@@ -77,7 +77,7 @@ def init(*, project: _Project) -> None:
 
 
 def _installing() -> dict[str, str]:
-    """Return the commands that install this package, by their placeholders in the templates."""
+    """Return the install commands of this package by their placeholders in the templates."""
     name = f"{DISTRIBUTION}[cli]"
     if version.PUBLISHED:
         image = f'RUN pip install --no-cache-dir "{name}"'
@@ -98,7 +98,7 @@ def _installing() -> dict[str, str]:
 
 
 def _protocol() -> bytes:
-    """Return the messages of the protocol and their dependencies, for protoc."""
+    """Return the .proto files of the protocol and their dependencies, for use with protoc."""
     from google.protobuf import any_pb2, descriptor_pb2
     from google.rpc import status_pb2
 

@@ -28,7 +28,7 @@ _SIDES = ("minimum", "maximum")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _World(options.World):
-    """A world, or a recording.
+    """The world or recording to describe.
 
     Attributes:
       address: Address of the server, such as localhost:50051, or a recording.
@@ -79,7 +79,7 @@ def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.R
 
 
 def _form(env: Any) -> str | None:
-    """Return the server's description of a batch's form; None if there is none."""
+    """Return the server's description of the batch layout, or None if the server sent none."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
     from dm_env_rpc_client.extensions.properties import PropertiesExtension
     from dm_env_rpc_client.protocol.batches import WORLD_FORM
@@ -91,7 +91,7 @@ def _form(env: Any) -> str | None:
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:
-    """Return a spec as JSON; a bound is a number, or nested lists with one per element."""
+    """Return a spec as JSON, with each bound as one number or as nested lists for all elements."""
     from dm_env import specs
 
     from dm_env_rpc_client.tensors.displays.spec_tables import dtype_text
@@ -103,7 +103,7 @@ def describe(spec: specs.Array) -> dict[str, Any]:
 
 
 def _finite(bound: Any) -> Any:
-    """Return a bound as JSON, which has no infinity: an infinite bound becomes null."""
+    """Return a bound as JSON, with null for infinity because JSON cannot represent it."""
     import numpy as np
 
     if np.ndim(bound):

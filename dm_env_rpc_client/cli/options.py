@@ -1,8 +1,8 @@
-"""The options that several commands share, each declared once.
+"""Options that are shared by several commands.
 
-A command takes a group of options as one parameter, whose type is a dataclass: `with_options`
-adds an argument or option for each field. The entry of a field in the docstring is its help text.
-Fields that the compliance suite shares are declared there (`FLAGS`).
+A command accepts a group of options as one parameter, whose type is a dataclass; `with_options`
+adds an argument or option for each field. The help text of a field is its entry in the docstring
+of the dataclass. Fields shared with the compliance suite are declared in its table `FLAGS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.transports.net.credentials import Tls
 
 CATCH = "python:dm_env_rpc_client.server:Catch"
-"""The server of commands without an address."""
+"""The default server of commands that are called without an address."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
@@ -65,9 +65,9 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 
 
 def option(field: str) -> Any:
-    """Return the option of a field of the compliance suite's options, a key of `FLAGS`.
+    """Return the command-line option for a field of the compliance suite, a key of `FLAGS`.
 
-    A file may also be given by an environment variable.
+    The option for a file can also be set by an environment variable.
     """
     flag: Flag = FLAGS[field]
     names = [f"--{flag.name}" + (f"/--{flag.opposite}" if flag.opposite else "")]
@@ -82,7 +82,7 @@ def option(field: str) -> Any:
 
 
 class Group:
-    """Options that a command takes as one parameter: the base of dataclasses."""
+    """Base class of dataclasses whose fields are the options in one parameter of a command."""
 
     def ready(self) -> contextlib.AbstractContextManager[Self]:
         """Return a context with the options ready for use."""
@@ -106,24 +106,30 @@ class Access(Group):
 
     @functools.cached_property
     def credentials(self) -> Tls | None:
-        """TLS, or None for plaintext; SpecError if a file cannot be read or is invalid."""
+        """The TLS credentials, or None for plaintext.
+
+        Raises SpecError if a file cannot be read or is invalid.
+        """
         from dm_env_rpc_client.transports.net.credentials import tls_from_flags
 
         return tls_from_flags(self.tls_ca, self.tls_cert, self.tls_key)
 
     @functools.cached_property
     def token(self) -> str | None:
-        """The token that a client sends and a server requires; SpecError as for `credentials`."""
+        """The token that a client sends and a server requires, or None.
+
+        Raises SpecError if the token file cannot be read or is invalid.
+        """
         from dm_env_rpc_client.transports.net.metadata import read_token
 
         return read_token(self.token_file) if self.token_file else None
 
     def secured(self) -> dict[str, Any]:
-        """Return the arguments of `connect` and `serve`."""
+        """Return the security arguments for `connect` and `serve`."""
         return {"insecure": self.insecure, "credentials": self.credentials, "token": self.token}
 
     def flags(self) -> dict[str, Any]:
-        """Return the options of this class by name."""
+        """Return the values of all options of this class by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(Access)}
 
 
@@ -141,7 +147,7 @@ class Server(Access):
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[Self]:
-        """Return a context with the server, launched first if `address` is a server to start."""
+        """Return a context with the server, launched first if `address` specifies a launch."""
         if not is_launch(self.address):
             yield self
             return
@@ -187,14 +193,14 @@ class Server(Access):
         )
 
     def _connecting(self, **options: Any) -> dict[str, Any]:
-        """Return the arguments of `connect`; raise as `check_address` and `secured`."""
+        """Return the arguments for `connect`; raise errors like `check_address` and `secured`."""
         self.check_address()
         timeouts = {"timeout": self.timeout, "request_timeout": self.timeout}
         return {**timeouts, **self.secured(), **options}
 
     @contextlib.contextmanager
     def connection(self, **options: Any) -> Iterator[Connection]:
-        """Return a context with a connection; raise as `check_address` and `connect`.
+        """Return a context with a connection; raise errors like `check_address` and `connect`.
 
         Args:
           **options: arguments of `connect` that override the command line.
@@ -210,7 +216,7 @@ class Server(Access):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class World(Server):
-    """A new or existing world that a command joins.
+    """The new or existing world that a command joins.
 
     Attributes:
       create_settings: Setting for creating the world. Repeatable.
@@ -224,7 +230,10 @@ class World(Server):
 
     @contextlib.contextmanager
     def environment(self, **options: Any) -> Iterator[DmEnvAdaptor]:
-        """Return a context with the environment; its end leaves the world, and destroys a new one.
+        """Return a context with the environment.
+
+        At the end of the context, the agent leaves the world. A world created by this command is
+        destroyed.
 
         Args:
           **options: as for `connection`.
@@ -248,7 +257,7 @@ class World(Server):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorldOrCatch(World):
-    """A world; without an address, one of an example game.
+    """A world, which runs an example game if no address is given.
 
     Attributes:
       address: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
@@ -313,7 +322,7 @@ def _option_named(name: str) -> Any:
 
 
 def check_listening_address(address: str, access: Access) -> None:
-    """Check the form of an address to listen at, and that listening there is allowed.
+    """Check the form of a listening address, and that listening at it is allowed.
 
     Raises:
       UsageError: the form is wrong, or other machines can reach the address and plaintext was not

@@ -35,13 +35,13 @@ EXAMPLES = examples(
 )
 
 _SIDE, _LARGEST_SIDE = 640, 1280
-"""Usual and maximum length of the longer side of the window, in pixels."""
+"""The usual and the maximum length of the longer side of the window, in pixels."""
 
 _POLLS = 60
-"""Key reads per second while each step waits for a key."""
+"""The number of times per second that keys are polled while each step waits for a key."""
 
 _REPEAT_MS = 300, 50
-"""Delay before a held key repeats, and interval of its repetitions, in milliseconds."""
+"""The delay before a held key repeats and the interval between repeats, in milliseconds."""
 
 _SPACE, _IDLE = "space", "idle"
 _BINDING = re.compile(r"(?P<key>.|[\w ]+)=(?:(?P<action>[^:]+):)?(?P<value>.+)", re.S)
@@ -69,7 +69,7 @@ class _Playing(options.Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _World(options.WorldOrCatch):
-    """A world without a time limit for steps.
+    """The world to play in, without a time limit for steps.
 
     Attributes:
       timeout: Timeout in seconds for connecting. Steps may take longer, for instance until all
@@ -122,7 +122,10 @@ def _open_display() -> None:
 def _remote(
     world: _World, playing: _Playing, stack: contextlib.ExitStack
 ) -> tuple[GymnasiumEnv | GymnasiumProxy, DmEnvAdaptor]:
-    """Return the Remote-v0 of a world with rendered frames; the stack closes its resources."""
+    """Return the Remote-v0 environment of a world with rendered frames.
+
+    The exit stack closes the resources of the environment.
+    """
     from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
     from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import join_described, largest_image
     from dm_env_rpc_client.adaptors.gymnasium.proxy import GymnasiumProxy
@@ -180,7 +183,7 @@ def _play(
     console.print(table(("key", "action"), [*keys.legend(), ("escape", "ends the game")]))
 
     def advance() -> Any:
-        """Take a step, or begin an episode, and return the rendered frame."""
+        """Take a step or begin an episode, and return the rendered frame."""
         with watch.step():
             if progress.is_over:
                 env.reset()
@@ -226,7 +229,7 @@ def _play(
 def _bind(
     specs: Mapping[str, Any], texts: Iterable[str]
 ) -> tuple[dict[str, list[Change]], dict[str, Any]]:
-    """Return the effects of keys, by pygame's names, and the action without pressed keys.
+    """Return the effects of keys by pygame's key names, and the action if no key is pressed.
 
     Raises:
       UsageError: a text of `--keys` is malformed, or names an unknown key.

@@ -1,8 +1,8 @@
 """Compliance checks of the dm_env_rpc protocol for any server, in any language.
 
-Run them by `dm-env-rpc check HOST:PORT`, by
-`pytest --pyargs dm_env_rpc_client.compliance --dm-env-rpc-address HOST:PORT`, or by `run`. The
-guide is `docs/how-to/check-a-server.md`.
+Run the checks with `dm-env-rpc check HOST:PORT`, with `pytest --pyargs
+dm_env_rpc_client.compliance --dm-env-rpc-address HOST:PORT`, or with `run`. The guide is
+`docs/how-to/check-a-server.md`.
 """
 
 # Read `trial.py` first: what a check works with. A check talks to the server over a raw stream

@@ -1,4 +1,4 @@
-"""A check: a function, and the clause of the protocol that it tests."""
+"""The class of checks, each with a test function and the clause of the protocol that it tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 
 def _no_test(trial: Trial) -> None:
-    """Stand for a function that takes a trial, in a check without one yet."""
+    """Do nothing, as a placeholder for the test function of a check."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One row of the table of checks; without a function, the decorator that adds it.
+    """One row of the table of checks, or a decorator that adds the test function to a row.
 
     Attributes:
       document: the protocol document of the clause.
@@ -49,16 +49,16 @@ class Check:
 
     @property
     def name(self) -> str:
-        """The statement that must hold: the name of the function."""
+        """The name of the test function, which is the statement that must hold."""
         return self.function.__name__
 
     def __call__(self, function: Callable[[Trial], None]) -> Check:
-        """Return the check with a function."""
+        """Return a copy of this check with a test function."""
         return dataclasses.replace(self, function=function)
 
 
 overview = functools.partial(Check, "protocol overview")
-"""Decorator factory for the check of a clause in the protocol overview."""
+"""A factory of decorators for checks of clauses in the protocol overview."""
 
 reference = functools.partial(Check, "protocol reference")
-"""Decorator factory for the check of a clause in the protocol reference."""
+"""A factory of decorators for checks of clauses in the protocol reference."""

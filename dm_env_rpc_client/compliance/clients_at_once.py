@@ -1,6 +1,7 @@
-"""Number of clients that a server accepts at once: connected, in one world, in several worlds.
+"""Measurement of how many clients a server accepts at once, in one world and in several.
 
-The number is measured, not checked: the documents leave it to the server ("Protocol overview").
+The number of clients is measured and not checked, because the documents leave it to the server
+("Protocol overview").
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 
 _COUNTED_SECONDS = 5.0
-"""Time limit, in seconds, for answering an additional client; some servers never do."""
+"""The time limit, in seconds, for answering an additional client."""
 
 
 def count_connections(address: str, options: Options, facts: Facts) -> Facts:
-    """Count the connections on which the server answers, up to the number that checks need.
+    """Count the simultaneous connections that the server answers, up to the number that is needed.
 
     Returns:
       The facts with `answers_leave` and `connections`: the number in the options, otherwise the
@@ -54,7 +55,7 @@ def count_connections(address: str, options: Options, facts: Facts) -> Facts:
 
 
 def count_joins(address: str, options: Options, facts: Facts) -> Facts:
-    """Determine whether a second client can join the world of the first, or one of its own.
+    """Determine whether a second client can join the first client's world or its own world.
 
     Returns:
       The facts with the reason if it cannot: `one_client`, `one_agent` or `one_joined`.
@@ -110,9 +111,10 @@ def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
 
 
 def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:
-    """Join, and return the reason of a refusal; "" if there was none.
+    """Join a world, and return the reason if the server refuses, or "" if it accepts.
 
-    A missing answer counts as a refusal: some servers answer only after the first client has left.
+    A missing answer counts as a refusal, because some servers answer only after the first client
+    has left.
     """
     timeout = min(trial.options.timeout, _COUNTED_SECONDS)
     field = probe.send(trial.join_request(world_name))

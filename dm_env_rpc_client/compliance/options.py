@@ -1,10 +1,10 @@
-"""The options of the compliance suite: one table for Python, the command line and pytest.
+"""The options of the compliance suite, in one table for Python, the command line and pytest.
 
-Each field of `Options` is a row; its entry in the docstring is the help text of its `Flag`.
-`dm-env-rpc check` and the pytest plugin build their options from `FLAGS`.
+Each field of `Options` is a row of the table. Its entry in the docstring is the help text of its
+`Flag`. `dm-env-rpc check` and the pytest plugin build their options from `FLAGS`.
 
-Every pytest run loads this file with the plugin, so the functions, not the module, import the rest
-of the package.
+Every pytest run loads this file with the plugin. To keep this fast, the rest of the package is
+imported inside functions and not at the top of the file.
 """
 
 # ruff: noqa: RUF009 - `_option` returns a field, from which dataclass takes the default.
@@ -21,7 +21,7 @@ from dm_env_rpc_client.system.keywords import attribute_texts
 Settings = Mapping[str, Any]
 
 FINDING = "dm_env_rpc finding"
-"""Name of the pytest report property that holds a finding of the suite."""
+"""The name of the pytest report property that contains a finding of the suite."""
 
 
 class Kind(enum.Enum):
@@ -73,7 +73,7 @@ def _settings(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options for using the server under test, and claims about it.
+    """Options for using the server under test, and statements about its behaviour.
 
     Settings are values by name, nested or flat.
 
@@ -143,7 +143,7 @@ class Options:
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> Options:
-        """Return options made from the values of flags.
+        """Return the options that correspond to the values of flags.
 
         Args:
           given: by field name: a list of NAME=VALUE texts for settings, "yes", "no" or a bool for
@@ -215,7 +215,7 @@ class Options:
         }
 
     def load_policy(self) -> Callable[..., Any] | None:
-        """Return the function of a policy MODULE:FUNCTION; None for the built-in policies.
+        """Return the function of a MODULE:FUNCTION policy, or None for a built-in policy.
 
         Raises:
           SpecError: the function or the policy does not exist.
@@ -237,7 +237,7 @@ class Options:
 
 
 def _flags() -> dict[str, Flag]:
-    """Return the flag of each field, with its text from the docstring."""
+    """Return the flag of each field, with the help text from the docstring."""
     texts = attribute_texts(Options)
     return {
         field.name: field.metadata["flag"]._replace(help=texts.get(field.name, ""))
@@ -246,4 +246,4 @@ def _flags() -> dict[str, Flag]:
 
 
 FLAGS: dict[str, Flag] = _flags()
-"""The flag of each field."""
+"""The command-line flag of each field of `Options`."""

@@ -1,4 +1,4 @@
-"""Facts about a server before its checks, and the findings of a check."""
+"""Known facts about a server, and the outcomes and findings of checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dm_env_rpc_client.plain_text import one_line, printable
 
 
 class Takes(NamedTuple):
-    """The clients that a check needs at once, without companions.
+    """The numbers of clients that a check needs at once, not counting companions.
 
     Attributes:
       connections: the number of connections.
@@ -27,9 +27,9 @@ ONE = Takes()
 
 
 class Facts(NamedTuple):
-    """The server's behaviour where the documents leave a choice, or where it breaks a rule.
+    """Facts about a server's behaviour where the documents leave a choice or it breaks a rule.
 
-    The flags default to the worst case, for a server about which nothing is known yet.
+    The flags default to the worst case, because nothing is known about the server at first.
 
     Attributes:
       connections: the number of simultaneous connections; 0 if no limit is known.
@@ -59,7 +59,7 @@ class Facts(NamedTuple):
     answers_leave: bool = False
 
     def lack(self, takes: Takes, companions: int) -> str | None:
-        """Return why there is no room for the clients of a check; None if there is.
+        """Return why the server cannot accept the clients of a check, or None if it can.
 
         Args:
           takes: the clients.
@@ -81,22 +81,22 @@ class Facts(NamedTuple):
 
 
 _SUMMARY = 120
-"""Maximum length of the answer and of the expectation in a summary, in characters."""
+"""The maximum length of the received and the expected answer in a summary, in characters."""
 
 
 class Outcome(enum.Enum):
-    """How a check ended."""
+    """The outcome of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
-    """A client that follows the documents gets a wrong answer, or none."""
+    """A client that follows the documents gets a wrong answer or no answer."""
     WARNED = "warned"
-    """The server breaks a rule or ignores advice, but a client that follows the documents works."""
+    """The server breaks a rule or ignores advice, but clients that follow the documents work."""
     SKIPPED = "skipped"
 
 
 class ComplianceWarning(UserWarning):
-    """A finding of warning level, under pytest."""
+    """The category of pytest warnings for findings of level warning."""
 
 
 class ViolationError(Exception):
@@ -129,7 +129,7 @@ class ViolationError(Exception):
 
 
 class NotOfferedError(Exception):
-    """The server lacks a feature required by the check; the message names it."""
+    """The server lacks a feature that the check requires; the message describes the feature."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Whether the check failed or warned."""
+        """Whether the check failed or gave a warning."""
         return self.outcome in (Outcome.FAILED, Outcome.WARNED)
 
     def as_json(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Result:
 
     @property
     def summary(self) -> str:
-        """The received and the expected answer of a finding, in one line."""
+        """The received and the expected answer of a finding, as one line of text."""
         received = one_line(f"got {self.received or 'nothing'}", _SUMMARY)
         return f"{received}; expected {one_line(self.expected, _SUMMARY)}"
 

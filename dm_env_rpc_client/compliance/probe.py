@@ -27,13 +27,13 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
 END = "the end of the stream"
-"""Reported instead of an answer when the stream ends; the server's message follows."""
+"""The text reported if the stream ends without an answer, before the server's message."""
 
 _SHOWN = 300
-"""Maximum length of a shown message, in characters."""
+"""The maximum length of a printed message, in characters."""
 
 _LAST = 6
-"""Maximum number of shown requests."""
+"""The maximum number of printed requests."""
 
 _CLOSE_SECONDS = 0.5
 
@@ -95,7 +95,7 @@ class Probe:
         self.created: list[str] = []
 
     def send(self, request: envelopes.Request | None) -> str:
-        """Send a request without waiting; None sends an envelope without a payload.
+        """Send a request without waiting, or an envelope without a payload if it is None.
 
         Returns:
           The payload field of the request.
@@ -152,7 +152,7 @@ class Probe:
         return True
 
     def answer(self, field: str, expected: str) -> Any:
-        """Wait for the answer to a `field` request: its own response or an error.
+        """Wait for the answer to a request, which is the response named `field` or an error.
 
         Returns:
           The response message, or the error Status.
@@ -172,9 +172,9 @@ class Probe:
         return payload
 
     def is_answered(self) -> bool:
-        """Return whether the server answers a LeaveWorld, which every state allows.
+        """Return whether the server answers a LeaveWorld, which is allowed in every state.
 
-        An error is an answer, too, and sets `was_refused`.
+        An error also counts as an answer, and sets `was_refused`.
         """
         self.send(_LEAVE)
         try:
@@ -210,13 +210,18 @@ class Probe:
     def accept(
         self, request: envelopes.Request, expected: str, concerns: tuple[str, ...] = ()
     ) -> Any:
-        """Send a valid request and return its response; arguments and errors as for `accepted`."""
+        """Send a valid request and return its response.
+
+        The arguments and errors are the same as for `accepted`.
+        """
         return self.accepted(self.send(request), expected, concerns)
 
     def refused(
         self, field: str, expected: str, concerns: tuple[str, ...] = ()
     ) -> status_pb2.Status:
-        """Wait for the error that a request must get; arguments as for `accepted`.
+        """Wait for the error that a request must get.
+
+        The arguments are the same as for `accepted`.
 
         Raises:
           ViolationError: any other answer came, or none.
@@ -229,7 +234,7 @@ class Probe:
     def refuse(
         self, request: envelopes.Request, expected: str, concerns: tuple[str, ...] = ()
     ) -> status_pb2.Status:
-        """Send a request that the server must refuse and return the error; see `refused`."""
+        """Send a request that the server must refuse, and return the error."""
         return self.refused(self.send(request), expected, concerns)
 
     def violation(
@@ -239,7 +244,7 @@ class Probe:
         is_unanswered: bool = False,
         concerns: tuple[str, ...] = (),
     ) -> ViolationError:
-        """Return a ViolationError with the last requests, and mark the stream as not clean."""
+        """Return a ViolationError with the last requests, and set `is_clean` to False."""
         self.is_clean = False
         if isinstance(received, protobuf_message.Message):
             received = describe(received)
@@ -277,7 +282,7 @@ _VALID_ACTIONS = ("actions_at_their_bounds_are_taken", "what_is_requested_is_ret
 _LAST_STEPS = ("the_last_step_returns_observations",)
 
 _RUNNING_WITHIN = 3
-"""The number of valid steps within which a sequence must be running."""
+"""The maximum number of valid steps until a sequence must be running."""
 
 
 def unknown_uid(uids: Iterable[int]) -> int:
@@ -331,18 +336,25 @@ class ProbeAgent:
 
     @property
     def actions(self) -> dict[int, TensorField]:
-        """The actions by UID; NotOfferedError if their specs are invalid."""
+        """The actions by UID.
+
+        Raises NotOfferedError if the specs are invalid.
+        """
         return self._fields("action", self.specs.actions)
 
     @property
     def observations(self) -> dict[int, TensorField]:
-        """The observations by UID; NotOfferedError if their specs are invalid."""
+        """The observations by UID.
+
+        Raises NotOfferedError if the specs are invalid.
+        """
         return self._fields("observation", self.specs.observations)
 
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
         """Return a value for every action that the policy can choose.
 
-        Messages have types of the environment, so only a MODULE:FUNCTION policy can choose them.
+        Only a MODULE:FUNCTION policy can choose messages, because their types depend on the
+        environment.
         """
         fields = self.actions
         if self._custom is not None:
@@ -384,14 +396,14 @@ class ProbeAgent:
         requested: Iterable[int] = (),
         expected: str = "a StepResponse, because the step is valid",
     ) -> dm_env_rpc_pb2.StepResponse:
-        """Take a valid step; ViolationError if it is refused or returns an impossible state."""
+        """Take a valid step, or raise ViolationError if it is refused or its state is impossible."""
         concerns: tuple[str, ...] = ()
         if actions is None:  # Given actions are the subject of the check itself.
             concerns = _VALID_ACTIONS if self.state is State.RUNNING else _STATES
         return self.took(self.probe.accept(self.request(actions, requested), expected, concerns))
 
     def try_step(self, actions: Actions, refusal: str) -> None:
-        """Take a step that may be refused; NotOfferedError with `refusal` if it is."""
+        """Take a step that the server can refuse, or raise NotOfferedError if it does."""
         answer = self.probe.ask(self.request(actions))
         if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
             raise NotOfferedError(f"{refusal}: {answer.message}")
@@ -416,7 +428,7 @@ class ProbeAgent:
             )
 
     def took(self, response: dm_env_rpc_pb2.StepResponse) -> dm_env_rpc_pb2.StepResponse:
-        """Record the answer to a step; ViolationError if its state is impossible now."""
+        """Record the answer to a step, or raise ViolationError if the new state is impossible."""
         concerns = _NUMBERS_OF_STATES
         try:
             after = State.of_response(response.state)
@@ -440,7 +452,7 @@ class ProbeAgent:
             self.step(requested=self.observations if self._custom else ())
 
     def run_to_the_end(self) -> bool:
-        """Step until the sequence ends; return whether it ended within `max_steps`."""
+        """Step until the sequence ends, and return whether it ended within `max_steps`."""
         self.run()
         for _ in range(self._options.max_steps):
             self.step(requested=self.observations if self._custom else ())
@@ -451,24 +463,24 @@ class ProbeAgent:
     def refuse_step(
         self, expected: str, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> None:
-        """Take a step that must be refused; ViolationError if it is not."""
+        """Take a step that must be refused, or raise ViolationError if the server accepts it."""
         self.probe.refuse(self.request(actions, requested), expected)
 
     def nonsense(self) -> Actions:
-        """Return an action with an unknown UID, which is only valid if actions are ignored."""
+        """Return an action with an unknown UID, which is valid only if actions are ignored."""
         uid = unknown_uid(self.specs.actions)
         return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
 
     def first_actions(self) -> Actions:
         """Return actions that distinguish a first step from others.
 
-        They are unknown actions, which only the first step of a sequence ignores; none if the
-        server does not ignore them there either.
+        The result contains an unknown action, which only the first step of a sequence ignores. The
+        result is empty if the server does not ignore unknown actions in a first step either.
         """
         return self.nonsense() if self._facts.ignores_first_actions else {}
 
     def begin(self, expected: str) -> None:
-        """Step with `first_actions`; ViolationError if that does not begin a sequence."""
+        """Step with `first_actions`, or raise ViolationError if this does not begin a sequence."""
         request = self.request(self.first_actions())
         response = self.took(self.probe.accept(request, expected, _STATES))
         if self.state is not State.RUNNING:
@@ -528,7 +540,7 @@ class ProbeAgent:
 
 
 def step_together(agents: Sequence[ProbeAgent], expected: str) -> None:
-    """Step all agents; all requests are sent first, because the world may wait for all of them."""
+    """Step all agents at once, because the world might wait for the requests of all agents."""
     for agent in agents:
         agent.probe.send(agent.request())
     for agent in agents:

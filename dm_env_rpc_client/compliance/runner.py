@@ -58,10 +58,10 @@ def _rows(module: ModuleType) -> tuple[Check, ...]:
 
 
 FOUNDATIONS: tuple[Check, ...] = _rows(foundations)
-"""The checks that run first, because others need them."""
+"""The checks that run first, because other checks depend on them."""
 
 CHECKS: tuple[Check, ...] = tuple(row for module in _MODULES for row in _rows(module))
-"""Every check, in the order of their subjects."""
+"""All checks, ordered by subject."""
 
 
 _DEFAULTS = Options()
@@ -69,11 +69,11 @@ _DEFAULTS = Options()
 _BY_NAME = {check.name: check for check in CHECKS}
 
 _ALIVE_SECONDS = 2.0
-"""Time limit, in seconds, for an unresponsive server to accept a connection and answer on it."""
+"""The time limit, in seconds, for an unresponsive server to answer on a new connection."""
 
 
 class Suite:
-    """The checks of one server, with shared findings.
+    """A run of the checks against one server, in which checks share their findings.
 
     Args:
       address: the server, such as "localhost:50051".
@@ -134,7 +134,7 @@ class Suite:
                     self._facts = count_joins(self._address, self._options, self._facts)
 
     def _result(self, check: Check) -> Result:
-        """Return the result of a check, which runs at most once and only if nothing blocks it."""
+        """Return the result of a check, running it at most once and only if nothing blocks it."""
         if check.name not in self._results:
             self._running.append(check)
             try:
@@ -148,7 +148,7 @@ class Suite:
         return self._results[check.name]
 
     def _blocker(self, check: Check) -> str | None:
-        """Return why a check cannot run; None if it can."""
+        """Return why a check cannot run, or None if it can."""
         found = self._findings(check)
         if self._gone is not None:
             return _is_gone_since(self._gone)
@@ -157,7 +157,7 @@ class Suite:
         return self._facts.lack(check.takes, self._options.companions)
 
     def _findings(self, check: Check) -> list[Check]:
-        """Return the checks whose findings block a check, in the order they ran."""
+        """Return the checks whose findings block a check, in the order in which they ran."""
         found: list[Check] = []
         visited = {check.name}
         waiting = self._builds_on(check)
@@ -175,7 +175,7 @@ class Suite:
     def _builds_on(self, check: Check) -> list[Check]:
         """Return the prerequisites of a check, and the other check that reports its violation.
 
-        There may be cycles, because any check can be the cause.
+        The dependencies can have cycles, because any check can be the cause of another finding.
         """
         cause = self._causes.get(check.name)
         return [*_needs(check), *([cause] if cause else [])]
@@ -208,7 +208,7 @@ class Suite:
         return _result(check, Outcome.PASSED)
 
     def _is_reported_by_another(self, check: Check, violation: ViolationError) -> bool:
-        """Return whether a simpler check, or one of the violated clause, reports the cause."""
+        """Return whether a simpler check, or a check of the violated clause, reports the cause."""
         if check is foundations.the_server_can_be_checked:
             return False  # All others need it.
         others = [*check.explained_by, *(_BY_NAME[name] for name in violation.concerns)]
@@ -223,10 +223,11 @@ class Suite:
         return False
 
     def _known_causes(self, check: Check, violation: ViolationError) -> list[Check]:
-        """Return checks that may explain a missing answer; run none, since the server may be gone.
+        """Return the completed checks that can explain a missing answer.
 
-        If the server ended the stream, they include the first check in which a request of the same
-        kind ended it with the same error text.
+        No further check is run, because the server might be gone. If the server ended the stream,
+        the result includes the first check in which a request of the same kind ended the stream
+        with the same error text.
         """
         known = [other for other in check.explained_by if other.name in self._results]
         if violation.received.startswith(END):
@@ -261,9 +262,10 @@ class Suite:
         )
 
     def _died_before(self, check: Check, suspect: Check, fault: str) -> Result:
-        """Skip a check without any answer, because the server died after an earlier finding.
+        """Skip a check that got no answer because the server died after an earlier finding.
 
-        That finding was an unanswered request; the server still answered on a new connection then.
+        The earlier finding was an unanswered request, after which the server still answered on a
+        new connection.
         """
         self._gone = suspect
         found = self._results[suspect.name]
@@ -273,7 +275,7 @@ class Suite:
         return _result(check, Outcome.SKIPPED, reason=_is_gone_since(suspect))
 
     def _fault(self) -> str | None:
-        """Return why the server is unusable; None if it is usable."""
+        """Return why the server is unusable, or None if it is usable."""
         timeout = min(self._options.timeout, _ALIVE_SECONDS)
         try:
             with contextlib.closing(

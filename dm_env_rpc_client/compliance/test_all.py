@@ -21,7 +21,7 @@ Suites = dict[str, Suite]
 
 @pytest.fixture(scope="module")
 def suites() -> Suites:
-    """Suites by address, because `dm_env_rpc_address` may differ between tests."""
+    """Return the suites by address, because `dm_env_rpc_address` can differ between tests."""
     return {}
 
 

@@ -1,7 +1,8 @@
 """The connections, worlds and agents of one check.
 
-All of them are removed at the end, so that the next check finds the server unchanged. Otherwise it
-could not create a world on a server that allows only one.
+At the end of a check, all its connections, worlds and agents are removed, so that the next check
+finds the server unchanged. Otherwise the next check could not create a world on a server that
+allows only one world.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.tensors.settings import pack_settings
 
 _GONE_SECONDS = 1.0
-"""Time limit, in seconds, for the server to notice a closed connection."""
+"""The time limit, in seconds, for the server to notice a closed connection."""
 
 _PAUSE_SECONDS = 0.02
 
 _ANSWER_SECONDS = 1.0
-"""Time limit, in seconds, for each answer during the cleanup."""
+"""The time limit, in seconds, for each answer during the cleanup."""
 
 _END_SECONDS = 2.0
-"""Time limit, in seconds, for the thread of a companion to end."""
+"""The time limit, in seconds, for the thread of a companion to end."""
 
 
 def _attempts() -> Iterator[bool]:
-    """Yield whether an attempt is the last; servers need time to notice closed connections."""
+    """Yield, for each attempt, whether it is the last one.
+
+    Several attempts are made, because servers need time to notice closed connections.
+    """
     deadline = time.monotonic() + _GONE_SECONDS
     while time.monotonic() < deadline:
         yield False
@@ -45,7 +49,7 @@ def _attempts() -> Iterator[bool]:
 class _Companion:
     """An additional agent, for worlds that wait for several agents.
 
-    Joins a world and takes valid steps in a loop until it is stopped.
+    The agent joins a world and takes valid steps in a loop until it is stopped.
 
     Args:
       probe: its connection.
@@ -78,7 +82,7 @@ class _Companion:
 
 
 class Trial:
-    """One run of one check; a context manager that cleans up at its end.
+    """One run of one check, as a context manager that cleans up at its end.
 
     Args:
       address: the server.
@@ -113,9 +117,10 @@ class Trial:
         return probe
 
     def first_answer(self, request: envelopes.Request, expected: str) -> tuple[Probe, Any]:
-        """Open a connection and send a request on it.
+        """Open a connection, send a request on it, and wait for the answer.
 
-        Waits until the server has noticed closed connections, including those of other programs.
+        A refused request is repeated for a short time, because the server might not have noticed
+        yet that earlier connections, including those of other programs, are closed.
 
         Returns:
           The connection, and the response message or the error Status.
@@ -153,7 +158,7 @@ class Trial:
         )
 
     def usable(self, probe: Probe) -> Probe:
-        """Return a connection for another request: the same one, or a replacement.
+        """Return the same connection, or a replacement if it cannot be used for another request.
 
         A connection is replaced if it is closed, or after an error that is not known to be a no-op.
         """
@@ -165,7 +170,7 @@ class Trial:
         return self.connect()
 
     def recover(self, agent: ProbeAgent) -> None:
-        """Move an agent to another connection and rejoin its world, if `usable` replaces its own.
+        """Move an agent to a new connection and rejoin its world, if its connection is unusable.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -177,7 +182,7 @@ class Trial:
     def rejoin(
         self, probe: Probe, world_name: str
     ) -> tuple[Probe, dm_env_rpc_pb2.JoinWorldResponse]:
-        """Join a world again, on a replacement for another connection or on an additional one.
+        """Join a world again, on a replacement connection or on an additional connection.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -190,7 +195,7 @@ class Trial:
         return probe, answer
 
     def create_world(self, probe: Probe) -> str:
-        """Create a world and return its name; or return `world_name` of the options.
+        """Create a world and return its name, or return the `world_name` of the options.
 
         Raises:
           ViolationError: the valid settings were refused.
@@ -209,7 +214,7 @@ class Trial:
         )
 
     def create_another_world(self, probe: Probe) -> str:
-        """Create one more world; NotOfferedError if the server has room for only one."""
+        """Create one more world, or raise NotOfferedError if the server allows only one."""
         if self.options.world_name is not None or self.options.several_worlds is False:
             raise NotOfferedError("the server has only one world")
         if self.options.several_worlds:
@@ -224,14 +229,14 @@ class Trial:
         self._forgotten.append(name)
 
     def _remaining_worlds(self) -> list[str]:
-        """Return the worlds that the check has created and not destroyed, by connection."""
+        """Return the worlds that the check created and has not destroyed, by connection."""
         names = [name for probe in self._probes for name in probe.created]
         for name in self._forgotten:
             names.remove(name)
         return names
 
     def invalid_settings(self, kind: str) -> dict[str, dm_env_rpc_pb2.Tensor]:
-        """Return the settings that a request must refuse; NotOfferedError if none are given.
+        """Return the settings to refuse, or raise NotOfferedError if none are given.
 
         Args:
           kind: "create", "join" or "reset".
@@ -271,7 +276,7 @@ class Trial:
         return ProbeAgent(probe, answer, name, self.options, self.facts)
 
     def _ask_to_join(self, probe: Probe, name: str, is_patient: bool) -> tuple[Probe, Any]:
-        """Join; if patient, retry until others have left.
+        """Join a world, and if `is_patient`, retry until other agents have left.
 
         Returns:
           The connection, which may be another one, and the answer.
@@ -289,7 +294,7 @@ class Trial:
         return probe, answer
 
     def run(self) -> ProbeAgent:
-        """Join a new world, or that of the options, and return the agent in a running sequence."""
+        """Join a world, start a sequence, and return the agent."""
         agent = self.join()
         agent.run()
         return agent
@@ -300,7 +305,7 @@ class Trial:
             companion.stop()
 
     def _accompany(self, world_name: str) -> None:
-        """Join the companions that the world still waits for."""
+        """Join the companions that the world still needs."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
             request = self.join_request(world_name)
@@ -313,7 +318,7 @@ class Trial:
         self.clean_up()
 
     def clean_up(self) -> None:
-        """Close the connections and destroy the worlds so far; the trial can go on."""
+        """Close all connections and destroy all created worlds. The trial remains usable."""
         try:
             for world_name in list(self._companions):
                 self.dismiss_companions(world_name)
@@ -327,7 +332,7 @@ class Trial:
             self._forgotten.clear()
 
     def _leave_worlds(self, keeps_one: bool) -> Probe | None:
-        """Close all connections; with `keeps_one`, keep and return a usable one."""
+        """Close all connections, except for a usable one to return if `keeps_one` is set."""
         for probe in self._probes:
             probe.hurry(_ANSWER_SECONDS)
         left = [probe for probe in self._probes if self._has_left(probe)]
@@ -348,7 +353,7 @@ class Trial:
         return True
 
     def _destroy_worlds(self, names: list[str], probe: Probe | None) -> None:
-        """Destroy the created worlds; a server that refuses keeps them."""
+        """Destroy the created worlds, and ignore it if the server refuses."""
         deadline = time.monotonic() + _GONE_SECONDS
         try:
             while True:
@@ -372,5 +377,5 @@ class Trial:
                 probe.close()
 
     def _may_be_left(self, refusal: status_pb2.Status) -> bool:
-        """Return whether the server may have refused because of a connection closed just now."""
+        """Return whether a connection that was just closed might explain the refusal."""
         return not self._all_left and refusal.code != code_pb2.UNIMPLEMENTED

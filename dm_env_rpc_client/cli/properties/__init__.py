@@ -1,3 +1,3 @@
-"""`dm-env-rpc properties list`, `get` and `set`, over either interface to properties."""
+"""`dm-env-rpc properties list`, `get` and `set`, by the extension or by core messages."""
 
 # Read `commands` first.

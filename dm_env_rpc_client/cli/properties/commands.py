@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Commands)
 
 _MOST = 10_000
-"""Maximum number of listed properties, because a server can generate them endlessly."""
+"""The maximum number of listed properties, because a server can generate endless listings."""
 
 _WIDTH = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Place(options.World):
-    """The server or world that has the properties.
+    """The server or world whose properties are used.
 
     Attributes:
       world_name: Name of an existing world to join, for its properties in addition to the server's.
@@ -46,7 +46,7 @@ class _Place(options.World):
 
     @contextlib.contextmanager
     def properties(self) -> Iterator[tuple[PropertyAccess, str]]:
-        """Connect to the server and find its properties.
+        """Connect to the server and determine which interface it offers for properties.
 
         With `auto` the root is listed over each interface in turn, with a new connection each time,
         because some servers end the stream at an unknown message.
@@ -106,7 +106,7 @@ class _Place(options.World):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Wanted(options.Group):
-    """The listing.
+    """The options of the listing.
 
     Attributes:
       key: Parent of the properties to list; all if not given.
@@ -121,7 +121,7 @@ class _Wanted(options.Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Writing(options.Group):
-    """The property to set, and its value.
+    """The properties to set, each with its value.
 
     Attributes:
       assignments: Property and its new value, according to its dtype: true, 3, 0.5 or any text; a
@@ -218,7 +218,7 @@ def set_properties(*, wanted: _Writing, place: _Place, as_json: options.Json = F
 
 
 class _Entry(NamedTuple):
-    """A property in a listing; `value` is empty, {"value": ...} or {"error": ...}."""
+    """A property in a listing, whose `value` is {}, {"value": ...} or {"error": ...}."""
 
     parent: str
     spec: PropertySpec
@@ -228,7 +228,7 @@ class _Entry(NamedTuple):
 def _walk(
     properties: PropertyAccess, key: str, depth: int | None
 ) -> Iterator[tuple[str, PropertySpec]]:
-    """Yield pairs of parent key and property, each property once and before its children."""
+    """Yield pairs of parent key and property, with each property once and before its children."""
     seen = {key}
     levels = [(key, iter(properties.list(key)))]
     while levels:
@@ -251,7 +251,7 @@ def _read(properties: PropertyAccess, spec: PropertySpec) -> dict[str, Any]:
 
 
 def _find_spec(properties: PropertyAccess, key: str) -> specs.Array | None:
-    """Return the spec that the server lists for a property; None if it does not list it."""
+    """Return the spec that the server lists for a property, or None if it does not list one."""
     from dm_env_rpc_client.tensors.nesting import SEPARATOR
 
     try:

@@ -1,4 +1,4 @@
-"""Properties as text: values to read and to show, and descriptions."""
+"""Conversion of property values and descriptions to text, and of text to values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOOLS = {
 
 
 def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
-    """Read a value from its text on a command line.
+    """Parse a value from its text on the command line.
 
     Args:
       key: the property, for error messages.
@@ -92,7 +92,7 @@ def describe_property(spec: PropertySpec) -> dict[str, Any]:
 
 
 def show_spec(spec: PropertySpec) -> str:
-    """Return dtype, shape, bounds and access of a property in a few words."""
+    """Return a short text with the dtype, shape, bounds and access rights of a property."""
     parts = []
     if spec.spec is not None:
         parts.append(spec_text(spec.spec, ".."))

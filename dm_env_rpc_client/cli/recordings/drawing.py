@@ -1,4 +1,4 @@
-"""Images as characters, each with two pixels: its upper and its lower half."""
+"""Images drawn as characters, where each half of a character shows one pixel."""
 
 from __future__ import annotations
 

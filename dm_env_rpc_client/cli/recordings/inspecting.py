@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.tensors.memory_limits import Limits
 
 _MOST_ROWS = 50
-"""Maximum number of episodes in the table, besides the last one."""
+"""The maximum number of episodes in the table, not counting the last one."""
 
 _WIDTH, _HEIGHT = 64, 24
-"""Maximum size of a picture, in characters."""
+"""The maximum size of a picture, in characters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Reading(options.Group):
 
 
 def is_recording(named: str) -> bool:
-    """Return whether the argument of `inspect` names a file rather than an address."""
+    """Return whether the argument of `inspect` is a file rather than an address."""
     return named.endswith(".mcap") or os.path.isfile(named)
 
 
@@ -136,7 +136,7 @@ def _print_tables(
 
 
 def _picture(episode: Episode) -> tuple[str, Any] | None:
-    """Return the first image in the last TimeStep below a title; None if there is none."""
+    """Return the first image in the last TimeStep below a title, or None if it has no image."""
     import numpy as np
 
     from dm_env_rpc_client.cli.recordings.drawing import Drawing

@@ -39,7 +39,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the address as one lin
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Proxy(options.Access):
-    """A proxy between clients and a server.
+    """The proxy to run between clients and a server.
 
     Attributes:
       path: Recording to write, which must not exist.
@@ -88,7 +88,7 @@ def record(*, proxy: _Proxy, as_json: Json = False) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Replay(recorded.Reading):
-    """The source and the address of a server.
+    """The recording to serve and the address to listen at.
 
     Attributes:
       path: Recording to serve.
@@ -124,7 +124,7 @@ def replay(*, served: _Replay, as_json: Json = False) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Export(recorded.Reading):
-    """Source and target of an export.
+    """The source and the target of an export.
 
     Attributes:
       path: Recording to export.
@@ -162,7 +162,7 @@ def export(*, wanted: _Export) -> None:
 def _serve(
     running: Serving, what: str, as_json: bool, progress: Callable[[], str] | None = None
 ) -> None:
-    """Serve until a signal.
+    """Serve until a termination signal is received.
 
     Args:
       running: the server; stopped at the end.

@@ -26,17 +26,17 @@ REFRESH_SECONDS = 0.5
 FAILURES = 5
 
 _ECHOED = len("^C") + 1
-"""Columns left free, so that the terminal's echo of Ctrl-C does not begin a new line."""
+"""The number of free columns that prevent the terminal's echo of Ctrl-C from wrapping."""
 
 _SERVER = "dm_env_rpc_client.server"
 _SERVING = f"{_SERVER}.serving"
-"""Logger of the listening address, which the command prints itself."""
+"""The name of the logger for the listening address, which the command prints itself."""
 
 _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
 
 
 def log_activity(verbose: bool, as_json: bool) -> None:
-    """Log connections, refusals and failures to stderr.
+    """Log connections, refused requests and failures to stderr.
 
     Args:
       verbose: whether to log all requests except steps, and the transport's connections, too.
@@ -127,7 +127,7 @@ def _table(stats: Any, rate: float, failures: Iterable[str]) -> rich.console.Ren
 
 
 class _Failures(logging.Handler):
-    """A log handler that keeps the last lines about refusals and failures."""
+    """A log handler that keeps the last lines about refused requests and failures."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -75,7 +75,8 @@ class _What(options.Group):
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool, conversion: Conversion) -> Source:
-        """Return the source of the environments, after one successful try unless `--no-try`.
+        """Return the source of the environments after a successful trial, unless `--no-try` is
+        set.
 
         Raises:
           UsageError: no environment is named, or it cannot be created.
@@ -110,11 +111,11 @@ class _What(options.Group):
 _TEXTS = attribute_texts(ServeOptions)
 
 _OF_SERVE: list[str] = []
-"""The fields of `_Host` that `serve` takes by the same names."""
+"""The names of the fields of `_Host` that `serve` accepts as arguments of the same name."""
 
 
 def _of_serve(field: str, *flags: str, **details: Any) -> Any:
-    """Return the option of a field of `ServeOptions`, with its check and its help text."""
+    """Return the option for a field of `ServeOptions`, with its validation and help text."""
 
     def check(value: Any) -> Any:
         try:
@@ -174,16 +175,16 @@ class _Host(options.Access):
 
     @property
     def is_gym_socket(self) -> bool:
-        """Whether clients use the protocol gym-socket."""
+        """Whether clients use the gym-socket protocol."""
         return self.protocol == "gym-socket"
 
     @property
     def place(self) -> str:
-        """The address to listen at."""
+        """The address that the server listens on."""
         return self.address or f"localhost:{5001 if self.is_gym_socket else 50051}"
 
     def check(self) -> None:
-        """Raise UsageError if options conflict, or the address is invalid."""
+        """Raise UsageError if options conflict or the address is invalid."""
         options.check_listening_address(self.place, self)
         if not self.is_gym_socket:
             return
@@ -201,7 +202,7 @@ class _Host(options.Access):
             raise UsageError("the protocol gym-socket has neither --threads nor --thread")
 
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
-        """Start the server; raise as `hosting.serve` and `gym_socket.serve`."""
+        """Start the server; raise errors like `hosting.serve` and `gym_socket.serve`."""
         if self.is_gym_socket:
             # Imported here because it needs Gymnasium, unlike the other protocol.
             from dm_env_rpc_client.bridges import gym_socket
@@ -227,7 +228,7 @@ class _Host(options.Access):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Output(options.Group):
-    """The output while serving.
+    """The options for the output while serving.
 
     Attributes:
       verbose: Log all requests except steps, also on a terminal.
@@ -284,7 +285,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
 
 
 def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
-    """Replace this process by another interpreter that serves the environment."""
+    """Replace this process with another Python interpreter that serves the environment."""
     from dm_env_rpc_client.errors import LaunchError
     from dm_env_rpc_client.launch.processes import other_python, server_variables
     from dm_env_rpc_client.launch.standalone import FILE

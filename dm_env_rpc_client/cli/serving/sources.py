@@ -1,4 +1,4 @@
-"""The source of `dm-env-rpc serve`, with the command line's settings, tried once."""
+"""The source of environments for `dm-env-rpc serve`, with settings and one trial creation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dm_env_rpc_client.tensors import nesting
 
 
 def with_settings(source: Source, settings: Mapping[str, Any]) -> Source:
-    """Return a source that makes all environments with settings, by name, nested or flat."""
+    """Return a source that creates all environments with the given settings."""
     if not settings:
         return source
     arguments = nesting.unflatten_dict(settings, nesting.SEPARATOR)
@@ -27,7 +27,7 @@ def with_settings(source: Source, settings: Mapping[str, Any]) -> Source:
 def try_source(
     source: Source, settings: Mapping[str, Any], what: str, conversion: Conversion = AS_DECLARED
 ) -> None:
-    """Create an environment from a source, and close it.
+    """Create an environment from a source and close it, to check that the source works.
 
     Args:
       source: the source.
@@ -54,7 +54,7 @@ def try_source(
 
 
 def library_source(library: str, version: str, params: list[str] | None) -> Source:
-    """Return the source of the environments of a library with the C interface.
+    """Return the source of environments for a library that has the C interface.
 
     Args:
       library: PATH:CONNECT.

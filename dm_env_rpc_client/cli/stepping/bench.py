@@ -26,13 +26,13 @@ EXAMPLES = examples(
 )
 
 _ACTIONS = 256
-"""Number of actions, sampled before the measurement and then taken in turn."""
+"""The number of actions that are sampled before the measurement and then used in turn."""
 
 _PERCENTILES = (50, 90, 99, 99.9)
 _PHASES = ("encode", "send", "wait", "decode")
 _DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 _ROUNDS = 3
-"""Number of measurements of each depth; the median is reported."""
+"""The number of measurements for each pipeline depth, of which the median is reported."""
 
 _WAITING_PART = 0.4
 _PIPELINE_PART = 0.4
@@ -42,7 +42,7 @@ _WARM_UP = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Measurement(options.Group):
-    """The measurement.
+    """The options of the measurement.
 
     Attributes:
       seconds: Duration of the whole measurement. Slow steps can make it longer.
@@ -155,7 +155,7 @@ def _pipeline(
 
 
 def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> dict[str, Any]:
-    """Estimate the server's share of the wait; steps and unknown requests alternate."""
+    """Estimate the server's share of the wait by alternating steps and unknown requests."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
 
     waits: list[float] = []

@@ -1,15 +1,17 @@
-"""Episodes and policies for `dm-env-rpc run` and `bench`, and a timer of a step's phases.
+"""Episodes and policies for `dm-env-rpc run` and `bench`, and a timer for phases of a step.
 
-Separate calls send and finish a step. The function that decodes the answer records its arrival,
-because it is the first to receive it. The phases therefore cover the whole step:
+Two separate calls send a step and wait for its answer. The function that decodes the answer
+records the time of arrival, because it receives the answer first. The phases therefore cover the
+whole step:
 
     encode   the action is checked and packed
     send     the request is written, until the transport has accepted it
     wait     network, work of the server, network
     decode   the answer is unpacked, until the TimeStep is complete
 
-The client cannot measure the server's share of the wait. A request that every server answers
-without work takes as long as the network alone; the difference is an estimate.
+The client cannot measure the server's share of the wait. Every server answers an unknown request
+without any work, so such a request takes only network time. The difference between a step and an
+unknown request estimates the server's share.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ _UNKNOWN = "type.googleapis.com/dm_env_rpc_client.NothingThatAnybodyKnows"
 
 
 class Moments(NamedTuple):
-    """The phases of one step in seconds, and its messages in bytes."""
+    """The durations of the phases of one step in seconds, and its message sizes in bytes."""
 
     encode: float
     send: float
@@ -74,12 +76,12 @@ class Moments(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The whole step."""
+        """The duration of the whole step, in seconds."""
         return self.encode + self.send + self.wait + self.decode
 
 
 class _Arrival:
-    """A decoder that records the arrival time and the size of an answer."""
+    """A decoder that records the arrival time and size of an answer."""
 
     def __init__(self, decode: Callable[[Buffer], Any]):
         self._decode = decode
@@ -131,7 +133,7 @@ class Stopwatch:
         )
 
     def round_trip(self) -> float:
-        """Send a request unknown to the server; return the seconds until the answer.
+        """Send a request unknown to the server, and return the seconds until its answer arrives.
 
         Raises:
           ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer as
@@ -149,7 +151,7 @@ class Stopwatch:
         return arrival.moment - sent
 
     def ahead(self, depth: int, seconds: float) -> float:
-        """Take steps for some time, with several of them pending; return steps/s.
+        """Take steps for some time, with several steps pending, and return the steps per second.
 
         Args:
           depth: the maximum number of pending steps; see `DmEnvAdaptor.rollout`.
@@ -174,7 +176,7 @@ def percentiles_us(seconds: Sequence[float], percents: Sequence[float]) -> dict[
 
 
 class Episodes:
-    """A runner of episodes; in a batched world, in all rows at once.
+    """A runner of episodes, which runs all rows of a batched world at once.
 
     All rows run the same number of episodes, plus or minus one: otherwise short episodes, which end
     first, would be overrepresented. A world that is not a batch has one row.
@@ -212,7 +214,7 @@ class Episodes:
         self._takes_mask = self._is_batch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield each episode when it has ended."""
+        """Yield each episode as soon as it has ended."""
         timestep = self._reset(None)
         while self._wanted.any():
             timestep = self._step(self._act(timestep))
@@ -250,7 +252,7 @@ class Episodes:
     def _begin(
         self, ended: npt.NDArray[np.bool_], is_cut: npt.NDArray[np.bool_], last: dm_env.TimeStep
     ) -> dm_env.TimeStep:
-        """Begin sequences in ended rows, or leave that to the next step."""
+        """Begin new sequences in rows whose sequence has ended, unless the next step does so."""
         if self._takes_mask:
             try:
                 return self._reset(ended)

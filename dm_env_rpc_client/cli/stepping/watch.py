@@ -1,4 +1,4 @@
-"""The missing players of a pending step, if the world waits for others."""
+"""Report of the players that a pending step waits for, if a world waits for other players."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 CUT_OFF = "cut off"
-"""The end of an episode that exceeded the step limit."""
+"""The description of the end of an episode that exceeded the step limit."""
 
 _PATIENCE_SECONDS = 1.0
-"""Time, in seconds, after which the server is asked why a step is pending."""
+"""The time, in seconds, after which the client queries the server about a pending step."""
 
 _BETWEEN_SECONDS = 0.3
 _CONNECT_SECONDS = 2.0
 
 
 class Watch:
-    """A thread that asks for the missing players of a pending step, over its own connection.
+    """A thread that queries, on its own connection, which players a pending step waits for.
 
     It shows nothing for servers other than this package's, which do not have this information.
 
@@ -56,7 +56,7 @@ class Watch:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Watch a step or a reset within the context."""
+        """Watch the step or reset that runs within the context."""
         self._since = time.monotonic()
         try:
             yield
@@ -98,7 +98,7 @@ class Watch:
 
 
 def on_stderr(env: DmEnvAdaptor, text: str) -> None:
-    """Print what a step waits for, and how others join.
+    """Print which players a step waits for, and how they can join.
 
     Args:
       env: the stepped environment.

@@ -1,1 +1,4 @@
-"""The checks, one file for each subject; `compliance/runner.py` lists them in order."""
+"""The checks, in one file for each subject.
+
+`compliance/runner.py` lists the checks in order.
+"""

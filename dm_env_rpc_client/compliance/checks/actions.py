@@ -1,11 +1,13 @@
-"""Actions: the server accepts those conforming to the specs and refuses all others.
+"""Checks that the server accepts actions that conform to the specs, and refuses all others.
 
-If the valid actions depend on the state of the environment, like moves in chess, they need a
-MODULE:FUNCTION policy. The checks that send arbitrary values within the specs are skipped then.
+If the valid actions depend on the state of the environment, like moves in chess, the options must
+specify a MODULE:FUNCTION policy. With such a policy, checks that send arbitrary values within the
+specs are skipped.
 
-A refused valid action is an error, because a client that follows the specs cannot act. An accepted
-invalid action is a warning: such a client sends none, and the documents leave the validity of
-requests to the client ("Streaming"; on ranges "Ranges").
+If the server refuses a valid action, the level is error, because a client that follows the specs
+cannot act. If the server accepts an invalid action, the level is warning, because a client that
+follows the specs sends none. The documents leave the validity of requests to the client
+("Streaming", and "Ranges" for bounds).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from dm_env_rpc_client.tensors.spec_manager import TensorField
 _of_steps = functools.partial(reference, "StepRequest/Response")
 
 _MAX_ELEMENTS = 16
-"""Maximum number of elements of one action that are tried individually."""
+"""The maximum number of elements of one action that are tested individually."""
 
 Tensor = dm_env_rpc_pb2.Tensor
 
@@ -41,7 +43,7 @@ _Cases: TypeAlias = Iterator[tuple[Tensor, str]]
 
 
 def _joined(trial: Trial) -> ProbeAgent:
-    """Return an agent in a running sequence; NotOfferedError if it has no actions."""
+    """Return an agent in a running sequence, or raise NotOfferedError if it has no actions."""
     agent = trial.join()
     if not agent.specs.actions:
         raise NotOfferedError("the environment has no actions")
@@ -68,7 +70,7 @@ def _sent(
     explained_by: tuple[Check, ...] = (),
     needs_any_value: bool = False,
 ) -> Callable[[Callable[[TensorField, ProbeAgent], _Cases]], Check]:
-    """Build a check from a function that yields values of an action, sent along with valid ones.
+    """Build a check from a function that yields test values for each action.
 
     Args:
       send: `_take` or `_refuse`.
@@ -119,15 +121,15 @@ def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
 
 
 def _packed(field: TensorField, value: Any) -> Tensor:
-    """Pack a value, which may be out of bounds."""
+    """Pack a value without checking its bounds."""
     array = np.asarray(value, field.codec.dtype)
     return packing.pack_array(array, field.codec, field.label)
 
 
 def _pick(field: TensorField) -> Any:
-    """Return a scalar that is valid for every element; None if there is none.
+    """Return a scalar that is valid for every element, or None if no scalar is.
 
-    Messages have none, because the suite does not know the environment's types.
+    The result is None for messages, because the suite does not know their types.
     """
     if field.codec.data_type == dm_env_rpc_pb2.PROTO:
         return None
@@ -145,7 +147,7 @@ def _pick(field: TensorField) -> Any:
 
 
 def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
-    """Return a tensor of valid elements; None if there are none."""
+    """Return a tensor of valid elements, or None if no valid element is known."""
     element = _pick(field)
     return None if element is None else _packed(field, np.full(shape, element, field.codec.dtype))
 
@@ -154,9 +156,9 @@ def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
     "Actions are optional: a step may have only some of them.", needs=(a_world_can_be_joined,)
 )
 def each_action_can_be_sent_alone(trial: Trial) -> None:
-    """Send the actions one at a time; an environment that needs all of them may refuse.
+    """Send each action alone, which a server is allowed to refuse.
 
-    An error: a client that acts with some actions gets no answer, or a wrong one.
+    An error: a client that sends only some actions gets a wrong answer or no answer.
     """
     agent = _joined(trial)
     for uid in agent.valid_actions():
@@ -166,9 +168,9 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
 
 @_of_steps("The set of actions may be empty.", needs=(a_world_can_be_joined,))
 def a_step_may_be_empty(trial: Trial) -> None:
-    """Step without actions in a sequence; an environment that needs them may refuse.
+    """Step without actions in a sequence, which a server is allowed to refuse.
 
-    An error: a client that does not act gets no answer, or a wrong one.
+    An error: a client that sends no actions gets a wrong answer or no answer.
     """
     agent = trial.run()
     agent.try_step({}, "the environment needs its actions")
@@ -176,9 +178,9 @@ def a_step_may_be_empty(trial: Trial) -> None:
 
 @_refused("TensorSpec", "An action has the data type of its spec.")
 def actions_of_another_type_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send elements of another type, for each action.
+    """Send each action with elements of another type.
 
-    A warning: only a faulty client sends it; see above.
+    A warning: only a faulty client sends an invalid action.
     """
     shape = _shape(field)
     for other in ("doubles", "floats", "int64s", "strings"):
@@ -198,18 +200,18 @@ def _as(payload: str, element: Any) -> Any:
 
 @_refused("Tensors", "A tensor has a payload.")
 def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send a shape without elements of any type.
+    """Send each action with a shape but without elements.
 
-    A warning: only a faulty client sends it; see above.
+    A warning: only a faulty client sends an invalid action.
     """
     yield Tensor(shape=_shape(field)), "has no payload"
 
 
 @_refused("TensorSpec", "An action has the shape of its spec.")
 def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send one dimension too many, and other lengths, for each action.
+    """Send each action with one dimension too many, and with other lengths.
 
-    A warning: only a faulty client sends it; see above.
+    A warning: only a faulty client sends an invalid action.
     """
     shape = _shape(field)
     wrong = [(*shape, 1), (*shape, 2)]
@@ -226,9 +228,9 @@ def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) 
 def actions_that_do_not_fill_their_shape_are_refused(
     field: TensorField, agent: ProbeAgent
 ) -> _Cases:
-    """Send one element too many for each action.
+    """Send each action with one element too many.
 
-    A warning: only a faulty client sends it; see above.
+    A warning: only a faulty client sends an invalid action.
     """
     count = int(np.prod(_shape(field))) + 1
     tensor = _filled(field, (max(count, 2),))
@@ -238,10 +240,10 @@ def actions_that_do_not_fill_their_shape_are_refused(
 
 
 def _edges(field: TensorField, beyond: bool) -> _Cases:
-    """Yield values at a bound, or with one element beyond it, and why they (do not) conform.
+    """Yield values at a bound, or with one element beyond a bound, and why they are valid or not.
 
-    With bounds per element, the other elements are at their own bounds, so a server that does not
-    read them in row-major order finds the value out of bounds.
+    If each element has its own bounds, all other elements are exactly at their bounds. A server
+    that does not read the elements in row-major order therefore finds the value out of bounds.
     """
     shape = _shape(field)
     minimum, maximum = field.bounds
@@ -267,7 +269,7 @@ def _edges(field: TensorField, beyond: bool) -> _Cases:
 
 
 def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
-    """Return a value clearly out of bounds; None if the type has none."""
+    """Return a value clearly out of bounds, or None if the data type has no such value."""
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         outside = int(bound) - 1 if below else int(bound) + 1
@@ -284,16 +286,16 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
     leniency="the protocol does not enforce ranges: a server should refuse, but need not",
 )
 def actions_out_of_range_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Put each element in turn below its minimum and above its maximum.
+    """Send actions with one element below its minimum or above its maximum.
 
-    A warning: only a faulty client sends it; see above.
+    A warning: only a faulty client sends an invalid action.
     """
     return _edges(field, beyond=True)
 
 
 @_taken("Ranges", "Ranges are inclusive.", "no action has bounds", needs_any_value=True)
 def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Put every element at its minimum, then at its maximum.
+    """Send actions with all elements at their minimum, then with all at their maximum.
 
     An error: a client that follows the specs cannot act.
     """
@@ -307,7 +309,7 @@ def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> 
     explained_by=(actions_at_their_bounds_are_taken,),
 )
 def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send each dimension of each action as -1 in turn.
+    """Send each action with -1 as the length of one dimension at a time.
 
     An error: a client that follows the specs cannot act.
     """
@@ -321,9 +323,9 @@ def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cas
 
 @_refused("Variable lengths", "At most one length may be negative.", "no action has two dimensions")
 def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send two dimensions of each action as -1.
+    """Send each action with -1 as the length of two dimensions.
 
-    A warning: only a faulty client sends it; see above.
+    A warning: only a faulty client sends an invalid action.
     """
     if len(field.shape) >= 2:
         agent.run()
@@ -340,7 +342,7 @@ def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _
     needs_any_value=True,
 )
 def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send several lengths for a dimension of -1.
+    """Send actions with several lengths for a variable dimension.
 
     An error: a client that follows the specs cannot act.
     """
@@ -359,7 +361,7 @@ def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent)
     needs_any_value=True,
 )
 def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send one element with the whole shape.
+    """Send each action as a single element together with the whole shape.
 
     An error: a client that follows the specs cannot act.
     """
@@ -376,9 +378,9 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     "no action takes messages",
 )
 def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send one dimension too many, for each action of messages.
+    """Send each action that consists of messages with one dimension too many.
 
-    A warning: only a faulty client sends it; see above.
+    A warning: only a faulty client sends an invalid action.
     """
     if field.codec.data_type == dm_env_rpc_pb2.PROTO:
         tensor = Tensor(shape=(*_shape(field), 2))

@@ -1,6 +1,6 @@
-"""The foundations of the other checks, which run first and whose findings are reported once.
+"""Checks that all other checks depend on, which run first.
 
-A finding here skips the checks that need the failed one.
+If a check in this module has a finding, the checks that depend on it are skipped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNKNOWN_IS_A_MISTAKE = "a client sends only UIDs of the specs"
 def the_server_can_be_checked(trial: Trial) -> None:
     """Create a world and join it.
 
-    An error: without a world nothing can be checked, and no client can do anything.
+    An error: without a world, nothing can be checked and no client can act.
     """
     name = trial.options.world_name
     join_expected = f"a JoinWorldResponse; {_NEEDS_NAME}"
@@ -59,9 +59,9 @@ def the_server_can_be_checked(trial: Trial) -> None:
     otherwise="an agent that has joined cannot step",
 )
 def a_world_can_be_joined(trial: Trial) -> None:
-    """Join and step.
+    """Join a world and take a step.
 
-    An error: every client depends on it.
+    An error: every client depends on joining and stepping.
     """
     trial.join().step(
         {},
@@ -74,7 +74,7 @@ _Invalid: TypeAlias = dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldReque
 
 
 def _invalid_requests(trial: Trial) -> Iterator[tuple[Probe, _Invalid, str]]:
-    """Yield a connection, a request that should be refused on it, and the expected answer."""
+    """Yield connections, each with a request that should be refused and the expected answer."""
     yield trial.connect(), dm_env_rpc_pb2.StepRequest(), "an error, because no world is joined"
     join = dm_env_rpc_pb2.JoinWorldRequest(world_name=trial.options.unknown_world_name)
     yield trial.connect(), join, "an error, because there is no such world"
@@ -93,9 +93,9 @@ def _is_error(answer: object) -> bool:
     otherwise="failed requests are not answered with an error",
 )
 def a_failed_request_is_answered(trial: Trial) -> None:
-    """Send requests that should fail, until one does.
+    """Send requests that should fail until one request fails.
 
-    An error: a client that waits for the answer gets none, or loses its stream without a reason.
+    An error: a client gets no answer, or its stream ends without a reason.
     """
     for probe, request, expected in _invalid_requests(trial):
         if _is_error(probe.ask(request, expected)):
@@ -112,9 +112,9 @@ def a_failed_request_is_answered(trial: Trial) -> None:
     tells="ignores_first_actions",
 )
 def the_first_step_ignores_its_actions(trial: Trial) -> None:
-    """Begin a sequence with an unknown action.
+    """Begin a sequence with a step that sends an unknown action.
 
-    A warning: only a faulty client sends one. Another check covers valid actions.
+    A warning: only a faulty client sends an unknown action. Another check covers valid actions.
     """
     agent = trial.join()
     agent.step(agent.nonsense(), expected="a first step whose actions are ignored")
@@ -127,7 +127,7 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
     otherwise="unknown observations are not refused",
 )
 def unknown_observations_are_refused(trial: Trial) -> None:
-    """Request an unknown UID, alone and among others.
+    """Request an unknown observation UID alone, and together with valid UIDs.
 
     A warning: the documents leave the validity of requests to the client ("Streaming").
     """
@@ -148,7 +148,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
     tells="refuses_unknown_actions",
 )
 def unknown_actions_are_refused(trial: Trial) -> None:
-    """Send an unknown UID in a sequence, alone and together with valid ones.
+    """Send an unknown action UID in a sequence, alone and together with valid UIDs.
 
     A warning: the documents leave the validity of requests to the client ("Streaming").
     """
@@ -168,9 +168,10 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     tells="survives_errors",
 )
 def the_stream_survives_errors(trial: Trial) -> None:
-    """Cause errors before a join and after one, each on its own connection.
+    """Cause an error before a join and another after a join, each on its own connection.
 
-    A warning: the server decides which errors are fatal, and may then close the stream.
+    A warning: the server decides which errors are fatal, and is allowed to close the stream after
+    a fatal error.
     """
     refused = 0
     for probe, request, expected in _invalid_requests(trial):
@@ -199,9 +200,10 @@ def the_stream_survives_errors(trial: Trial) -> None:
     tells="takes_resets",
 )
 def a_reset_is_taken(trial: Trial) -> None:
-    """Reset with the settings of the options before the first sequence.
+    """Send a Reset with the configured settings before the first sequence.
 
-    An error: a client cannot tell a server without Reset from one that cannot reset now.
+    An error: a client cannot distinguish a server without Reset from a server that cannot reset
+    now.
     """
     trial.join().reset()
 
@@ -212,9 +214,10 @@ def a_reset_is_taken(trial: Trial) -> None:
     otherwise="a ResetWorld is refused",
 )
 def a_reset_world_is_taken(trial: Trial) -> None:
-    """Reset the world of the only agent before its first sequence.
+    """Send a ResetWorld for the world of the only agent before its first sequence.
 
-    An error: a client cannot tell a server without ResetWorld from one that cannot reset now.
+    An error: a client cannot distinguish a server without ResetWorld from a server that cannot
+    reset now.
     """
     agent = trial.join()
     request = trial.reset_world_request(agent.world_name)
@@ -228,9 +231,10 @@ def a_reset_world_is_taken(trial: Trial) -> None:
     otherwise="a request may get several answers",
 )
 def one_answer_for_each_request(trial: Trial) -> None:
-    """Send valid and invalid requests, and check that nothing follows their answers.
+    """Send valid and invalid requests, and check that each gets only one answer.
 
-    An error: answers have no number, so the client assigns a surplus answer to the next request.
+    An error: answers are not numbered, so a client mistakes an extra answer for the answer to its
+    next request.
     """
     agent = trial.join()
     probe = agent.probe
@@ -263,10 +267,12 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
     tells="errors_are_no_ops",
 )
 def an_error_changes_no_state(trial: Trial) -> None:
-    """Cause an error in each state; whether actions are ignored afterwards reveals the state.
+    """Cause an error in each state, and check afterwards whether actions are ignored.
 
-    A warning: for errors that the client can recover from, the documents allow no-ops without
-    demanding them.
+    Actions are ignored only in the first step of a sequence, which reveals the state.
+
+    A warning: the documents allow the server to treat a recoverable error as a no-op, but do not
+    require it.
     """
     agent = trial.join()
     unknown = [unknown_uid(agent.specs.observations)]
@@ -289,9 +295,9 @@ def an_error_changes_no_state(trial: Trial) -> None:
     tells="refuses_empty_requests",
 )
 def a_request_without_payload_is_refused(trial: Trial) -> None:
-    """Send an empty envelope.
+    """Send an EnvironmentRequest without a payload.
 
-    A warning: only a faulty client sends one.
+    A warning: only a faulty client sends a request without a payload.
     """
     probe = trial.connect()
     probe.send(None)

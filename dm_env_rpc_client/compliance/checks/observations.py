@@ -1,4 +1,4 @@
-"""Specs that a client can use, and observations: exactly the requested ones, within their specs."""
+"""Checks that specs are usable, and that observations are as requested and as specified."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def _check_each(
 
 @_of_specs("Action names are unique, and so are observation names.")
 def names_are_unique(trial: Trial) -> None:
-    """Look for a name that occurs twice.
+    """Check that no name occurs twice among actions or among observations.
 
-    An error: a client uses the name as the key, and loses one of the two.
+    An error: a client that uses names as keys loses one of two values with the same name.
     """
     for kind, group in _by_kind(trial):
         names = [spec.name for spec in group]
@@ -59,9 +59,9 @@ def names_are_unique(trial: Trial) -> None:
 
 @overview("Nested actions or observations", "A period in a name is a level of nesting only.")
 def no_name_is_the_parent_of_another(trial: Trial) -> None:
-    """Look for `a` beside `a.b`, which would be a value and a group at once.
+    """Check that no name, such as `a`, is also the group of another name, such as `a.b`.
 
-    An error: a client that nests by names cannot represent it.
+    An error: a client that nests values by name cannot represent both.
     """
     for kind, group in _by_kind(trial):
         try:
@@ -73,7 +73,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")
 def data_types_are_valid(trial: Trial) -> None:
-    """Look for 0 and for numbers not defined by the protocol.
+    """Check that each data type is one of those defined by the protocol, and not 0.
 
     An error: a client cannot pack or unpack the tensor.
     """
@@ -82,7 +82,7 @@ def data_types_are_valid(trial: Trial) -> None:
 
 @overview("Variable lengths", "At most one dimension of a tensor is variable.")
 def at_most_one_dimension_is_variable(trial: Trial) -> None:
-    """Count the negative elements of each shape.
+    """Check that each shape has at most one negative element.
 
     An error: a client cannot infer the shape.
     """
@@ -95,9 +95,9 @@ def at_most_one_dimension_is_variable(trial: Trial) -> None:
 
 @overview("Ranges", "A range has one element, or the shape of its tensor, and can be met.")
 def bounds_make_sense(trial: Trial) -> None:
-    """Check type, number, NaN and order; bounds per element need a fixed shape.
+    """Check the type, number and order of all bounds, and that no bound is NaN.
 
-    An error: no value conforms to the spec, or a client cannot know which ones do.
+    An error: no value conforms to the spec, or a client cannot know which values do.
     """
     for kind, group in _by_kind(trial):
         for spec in group:
@@ -120,7 +120,7 @@ def bounds_make_sense(trial: Trial) -> None:
     ),
 )
 def the_specs_can_be_used(trial: Trial) -> None:
-    """Choose a value for each action, as all later checks do.
+    """Check that a valid value can be chosen for each action, as later checks do.
 
     An error: a client cannot act.
     """
@@ -135,11 +135,11 @@ def the_specs_can_be_used(trial: Trial) -> None:
 _of_steps = functools.partial(reference, "StepRequest/Response")
 
 _STEPS = 12
-"""Number of steps with checked observations."""
+"""The number of steps whose observations are checked."""
 
 
 def _joined(trial: Trial) -> ProbeAgent:
-    """Return an agent; NotOfferedError if it has no observations."""
+    """Return an agent, or raise NotOfferedError if it has no observations."""
     agent = trial.join()
     if not agent.specs.observations:
         raise NotOfferedError("the environment has no observations")
@@ -148,9 +148,9 @@ def _joined(trial: Trial) -> ProbeAgent:
 
 @_of_steps("If no observations are requested, none are returned.", needs=(a_world_can_be_joined,))
 def nothing_is_returned_unless_requested(trial: Trial) -> None:
-    """Request nothing, in a first step and in later ones.
+    """Request no observations in a first step and in later steps.
 
-    An error: a client receives data it did not request, or takes the answer for a broken one.
+    An error: a client receives data that it did not request, or considers the answer invalid.
     """
     agent = trial.join()
     for _ in range(3):
@@ -163,7 +163,7 @@ def nothing_is_returned_unless_requested(trial: Trial) -> None:
     otherwise="requested observations are not returned",
 )
 def what_is_requested_is_returned(trial: Trial) -> None:
-    """Request everything, in a first step and in later ones.
+    """Request all observations in a first step and in later steps.
 
     An error: a client lacks an observation.
     """
@@ -179,9 +179,9 @@ def what_is_requested_is_returned(trial: Trial) -> None:
     needs=(nothing_is_returned_unless_requested, what_is_requested_is_returned),
 )
 def each_observation_can_be_requested_alone(trial: Trial) -> None:
-    """Request each observation alone, then all but one at a time.
+    """Request each observation alone, then all observations except one.
 
-    An error: a client lacks an observation, or gets one too many.
+    An error: a client lacks an observation, or gets an observation that it did not request.
     """
     agent = _joined(trial)
     uids = sorted(agent.specs.observations)
@@ -197,9 +197,9 @@ def each_observation_can_be_requested_alone(trial: Trial) -> None:
     needs=(what_is_requested_is_returned,),
 )
 def duplicate_requests_are_redundant(trial: Trial) -> None:
-    """Request each observation twice.
+    """Request each observation twice in the same step.
 
-    A warning: the documents do not mention the case.
+    A warning: the documents do not mention duplicate requests.
     """
     agent = _joined(trial)
     for _ in range(2):
@@ -207,7 +207,7 @@ def duplicate_requests_are_redundant(trial: Trial) -> None:
 
 
 def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rpc_pb2.Tensor]]:
-    """Yield every observation of several steps, with a reset between two of them."""
+    """Yield every observation of several steps, with a reset before one of the steps."""
     agent = _joined(trial)
     for number in range(_STEPS):
         if number == _STEPS - 2:
@@ -225,7 +225,7 @@ def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rp
     needs=(what_is_requested_is_returned,),
 )
 def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
-    """Check payload, number of elements and shape; a variable length can be any.
+    """Check the data type, the number of elements and the shape of each observation.
 
     An error: a client cannot unpack the observation.
     """
@@ -244,9 +244,9 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
     needs=(what_is_requested_is_returned,),
 )
 def observations_are_within_their_bounds(trial: Trial) -> None:
-    """Compare every element with the common bounds or with its own.
+    """Check that every element of each observation is within its bounds.
 
-    An error: a validating client rejects the observation, and others compute with it.
+    An error: a client that validates observations rejects it, and other clients use a wrong value.
     """
     for agent, field, tensor in _observed(trial):
         minimum, maximum = field.bounds
@@ -266,9 +266,9 @@ def observations_are_within_their_bounds(trial: Trial) -> None:
 def _floats(
     trial: Trial, lacking: str, is_meant: Callable[[TensorField], bool]
 ) -> Iterator[tuple[ProbeAgent, TensorField, np.ndarray, bool]]:
-    """Yield floating point observations without bounds, to the end of a sequence and beyond.
+    """Yield floating-point observations without bounds from more than one sequence.
 
-    Another check covers bounded observations and finds NaN in them, too.
+    Another check covers bounded observations, including NaN.
 
     Args:
       trial: the check.
@@ -321,7 +321,7 @@ def _check_is_number(agent: ProbeAgent, field: TensorField, value: np.ndarray) -
     needs=(what_is_requested_is_returned,),
 )
 def rewards_and_discounts_are_numbers(trial: Trial) -> None:
-    """Look for NaN after the first step of a sequence, which has no reward.
+    """Check that rewards and discounts after the first step of a sequence are not NaN.
 
     An error: from then on, the return of the client's agent is NaN. Infinity is a number.
     """
@@ -339,10 +339,10 @@ def rewards_and_discounts_are_numbers(trial: Trial) -> None:
     needs=(what_is_requested_is_returned,),
 )
 def observations_without_bounds_are_numbers(trial: Trial) -> None:
-    """Look for NaN; where there is no bound, infinity is in range.
+    """Check that observations without bounds are not NaN. Infinity is allowed.
 
-    A warning: a spec cannot announce NaN, so clients do not expect it; but a client that leaves out
-    the element does not notice.
+    A warning: a spec cannot announce NaN, so clients do not expect it. A client that does not use
+    the element is not affected.
     """
     for agent, field, value, _ in _floats(
         trial,

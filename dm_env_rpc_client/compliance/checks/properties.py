@@ -1,4 +1,4 @@
-"""Properties: in the extension, in the core protocol of the 1.0 line, or in both."""
+"""Checks of properties, in the extension, in the core protocol of version 1.0, or in both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _of_properties = functools.partial(reference, "Read/Write/List Property")
 
 _UNKNOWN = "no.such.property"
 _MAX_PROPERTIES = 200
-"""Maximum number of checked properties in a tree."""
+"""The maximum number of properties in a tree that are checked."""
 
 _FOLLOWS_ATTRIBUTES = "a client that follows the attributes of a property does not try it"
 
@@ -56,7 +56,7 @@ class _Properties(abc.ABC):
 
     @abc.abstractmethod
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
-        """List, read or write.
+        """List, read or write properties with one request.
 
         Args:
           verb: "list", "read" or "write".
@@ -68,7 +68,7 @@ class _Properties(abc.ABC):
         """
 
     def walk(self) -> Iterator[_Property]:
-        """Yield the properties of the tree, each once, and check that they can be listed."""
+        """Yield each property of the tree once, and check that properties can be listed."""
         waiting = self._listed("")
         seen: set[str] = set()
         while waiting and len(seen) < _MAX_PROPERTIES:
@@ -119,7 +119,7 @@ class _OfExtension(_Properties):
 
 
 class _OfLine10(_Properties):
-    """The dialect of the 1.0 line: core requests, which take several keys."""
+    """The dialect of protocol version 1.0, which has core requests that accept several keys."""
 
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
         name = f"{verb.capitalize()}Property"
@@ -139,7 +139,7 @@ class _OfLine10(_Properties):
 
 
 def _offered(trial: Trial) -> list[_Properties]:
-    """Return the dialects in which the server lists properties, before a join or else after one."""
+    """Return the dialects in which the server lists properties, before a join or after a join."""
     dialects: list[type[_Properties]] = [_OfExtension]
     if trial.facts.refuses_empty_requests:
         # Servers of other lines see a 1.0 request as one without a payload.
@@ -163,7 +163,7 @@ def _offered(trial: Trial) -> list[_Properties]:
 
 
 def _walked(trial: Trial) -> Iterator[tuple[_Properties, _Property]]:
-    """Yield all properties, in each dialect."""
+    """Yield all properties in each dialect that the server supports."""
     for properties in _offered(trial):
         for found in properties.walk():
             yield properties, found
@@ -183,7 +183,7 @@ def _own_values(trial: Trial) -> Iterator[tuple[_Properties, _Property, Tensor]]
     otherwise="properties cannot be listed",
 )
 def properties_can_be_listed(trial: Trial) -> None:
-    """Walk the tree from the root.
+    """List the whole tree of properties from the root.
 
     An error: a client cannot find the properties.
     """
@@ -221,9 +221,9 @@ def readable_properties_can_be_read(trial: Trial) -> None:
     needs=(properties_can_be_listed,),
 )
 def unreadable_properties_are_refused(trial: Trial) -> None:
-    """Read each unreadable property.
+    """Try to read each unreadable property.
 
-    A warning: only a client that ignores the attributes reads it.
+    A warning: only a client that ignores the attributes reads an unreadable property.
     """
     for properties, found in _walked(trial):
         value = None if found.is_readable else properties.ask("read", found.key)
@@ -256,9 +256,9 @@ def writable_properties_can_be_written(trial: Trial) -> None:
     needs=(readable_properties_can_be_read,),
 )
 def unwritable_properties_are_refused(trial: Trial) -> None:
-    """Write the value of each read-only property back to it.
+    """Try to write the value of each read-only property back to it.
 
-    A warning: only a client that ignores the attributes writes to it.
+    A warning: only a client that ignores the attributes writes to a read-only property.
     """
     for properties, found, value in _own_values(trial):
         if not found.is_writable and properties.ask("write", found.key, value) is None:
@@ -273,9 +273,9 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
     needs=(properties_can_be_listed,),
 )
 def unknown_properties_are_refused(trial: Trial) -> None:
-    """Read, write and list an unknown key.
+    """Try to read, write and list a property with an unknown key.
 
-    A warning: only a client that guesses keys sends one.
+    A warning: only a client that guesses keys sends an unknown key.
     """
     value = Tensor()
     value.floats.array.append(0.0)

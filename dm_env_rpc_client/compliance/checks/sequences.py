@@ -1,4 +1,4 @@
-"""Sequences: how they begin, continue and end, including by Reset and ResetWorld."""
+"""Checks of how sequences begin, continue and end, including by Reset and ResetWorld."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _of_steps = functools.partial(reference, "StepRequest/Response")
 _RESET = "ResetRequest/Response"
 _of_resets = functools.partial(reference, _RESET, needs=(a_world_can_be_joined, a_reset_is_taken))
 _WINDOW = 8
-"""Number of steps pending at once."""
+"""The number of steps that are pending at once."""
 
 
 @_of_steps(
@@ -54,7 +54,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
 
 @_of_states("Each state can be followed only by certain states.", needs=(a_world_can_be_joined,))
 def states_follow_each_other(trial: Trial) -> None:
-    """Step to the end of a sequence and into the next.
+    """Step to the end of a sequence and into the next sequence.
 
     An error: a client loses count of its sequences.
     """
@@ -73,7 +73,7 @@ def _endless(trial: Trial) -> str:
     "The last step of a sequence returns observations too.", needs=(what_is_requested_is_returned,)
 )
 def the_last_step_returns_observations(trial: Trial) -> None:
-    """Request everything in each step until the end.
+    """Request all observations in each step until the end of a sequence.
 
     An error: a client lacks the final observations.
     """
@@ -91,9 +91,9 @@ def the_last_step_returns_observations(trial: Trial) -> None:
     explained_by=(actions_at_their_bounds_are_taken, states_follow_each_other),
 )
 def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
-    """Keep several steps pending beyond the end of a sequence.
+    """Keep several steps pending while a sequence ends and the next one begins.
 
-    An error: a client that sends steps ahead gets wrong answers, or none.
+    An error: a client that sends steps ahead gets wrong answers or no answers.
     """
     agent = trial.join()
     ends = 0
@@ -114,7 +114,7 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
 def a_reset_ends_the_sequence(trial: Trial) -> None:
     """Reset in the middle of a sequence.
 
-    An error: the agent continues a sequence that it considers ended.
+    An error: the agent is still in a sequence that it considers ended.
     """
     agent = trial.run()
     agent.reset()
@@ -128,9 +128,9 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
     explained_by=(actions_at_their_bounds_are_taken,),
 )
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
-    """Send a step, a Reset and a first step without waiting.
+    """Send a step, a Reset and a first step without waiting for answers.
 
-    An error: a client that sends requests ahead gets wrong answers, or none.
+    An error: a client that sends requests ahead gets wrong answers or no answers.
     """
     agent = trial.run()
     reset = dm_env_rpc_pb2.ResetRequest(settings=pack_settings(trial.options.reset_settings))
@@ -162,9 +162,9 @@ def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs
 
 @_of_resets("The specs are sent again even if nothing has changed.")
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
-    """Reset in a sequence and between two; the sent specs must be valid for the next steps.
+    """Reset in a sequence and between sequences, and step with the returned specs.
 
-    An error: a client uses the specs of the answer from then on.
+    An error: a client uses the specs of the answer for all later steps.
     """
     agent = trial.join()
     joined = agent.specs
@@ -185,9 +185,10 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
     needs=(a_reset_ends_the_sequence, a_reset_sends_the_specs_again),
 )
 def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
-    """Reset twice before the first sequence and twice after a Reset.
+    """Send two Resets before the first sequence, and two more directly after a Reset.
 
-    An error: a client that resets twice has other specs than the server, or another sequence.
+    An error: after two Resets, the specs or the sequence of the client differ from those of the
+    server.
     """
     agent = trial.join()
     joined = agent.specs
@@ -206,9 +207,9 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
 
 @_of_resets("The settings of a Reset are for the agent's next sequence.")
 def reset_settings_are_taken(trial: Trial) -> None:
-    """Reset with the settings in a sequence and between two, and step with the new specs.
+    """Reset with settings in a sequence and between sequences, and step with the new specs.
 
-    An error: the options promise that they are accepted.
+    An error: the options state that the server accepts these settings.
     """
     if not trial.options.reset_settings:
         raise NotOfferedError("no reset settings were given")
@@ -223,9 +224,9 @@ def reset_settings_are_taken(trial: Trial) -> None:
 
 @reference(_RESET, "Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_reset_settings_are_refused(trial: Trial) -> None:
-    """Send each invalid setting; the sequence continues if errors are no-ops.
+    """Send a Reset with each invalid setting, which the server must refuse.
 
-    An error: the options promise it.
+    An error: the options state that the server refuses these settings.
     """
     invalid = trial.invalid_settings("reset")
     agent = trial.join()
@@ -240,7 +241,7 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
 
 @_of_states("A joined agent has one of three states after a step.", needs=(a_world_can_be_joined,))
 def states_are_those_of_the_protocol(trial: Trial) -> None:
-    """Check the state number of several steps.
+    """Check that each of several steps returns a state number that the protocol allows.
 
     An error: a client does not know whether its sequence continues.
     """
@@ -265,9 +266,9 @@ _TOLD_WITHIN = 5
     needs=(a_failed_request_is_answered,),
 )
 def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
-    """Reset a nonexistent world.
+    """Try to reset a nonexistent world.
 
-    A warning: nothing is reset, and the documents do not mention the case.
+    A warning: nothing is reset, and the documents do not mention unknown worlds.
     """
     request = trial.reset_world_request(trial.options.unknown_world_name)
     trial.connect().refuse(request, "an error, because there is no such world")
@@ -278,7 +279,7 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
-    """Reset before an agent has joined; then an agent joins and begins as usual.
+    """Reset a world before an agent has joined it, then join it and begin a sequence.
 
     An error: a client that manages worlds cannot reset them.
     """
@@ -295,9 +296,9 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def an_agent_resets_its_world(trial: Trial) -> None:
-    """Reset before a sequence, in one, and again; no step is INTERRUPTED.
+    """Reset the world before a sequence and in two sequences, without an INTERRUPTED step.
 
-    An error: the agent takes the end of the old sequence for a step of the new one.
+    An error: the agent mistakes the end of the old sequence for a step of the new sequence.
     """
     agent = trial.join()
     request = trial.reset_world_request(agent.world_name)
@@ -312,7 +313,7 @@ def an_agent_resets_its_world(trial: Trial) -> None:
 
 
 def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
-    """Step until the sequence ends, within `_TOLD_WITHIN` steps; return the INTERRUPTED step."""
+    """Step for at most `_TOLD_WITHIN` steps, and return the INTERRUPTED step."""
     for _ in range(_TOLD_WITHIN):
         response = agent.step(requested=agent.specs.observations)
         if agent.state is not State.RUNNING:
@@ -325,7 +326,7 @@ def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
 
 
 def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
-    """Check that the agent gets an INTERRUPTED step before the caller gets its answer."""
+    """Check that the agent gets an INTERRUPTED step before the ResetWorld is answered."""
     if caller.has_answer(trial.options.quiet_seconds):
         answer = caller.accepted("reset_world", "a ResetWorldResponse")
         raise caller.violation(
@@ -348,9 +349,9 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     takes=Takes(connections=2),
 )
 def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
-    """Reset from a second connection in the middle of the agent's sequence.
+    """Reset the world from a second connection in the middle of the agent's sequence.
 
-    An error: the agent does not learn that its sequence has ended, or the caller is answered early.
+    An error: the agent is not told that its sequence has ended, or the caller is answered early.
     """
     agent = trial.join()
     agent.begin("a first step")
@@ -370,9 +371,9 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
-    """Reset from one agent: the other learns of it from a step, and both begin a new sequence.
+    """Reset the world from one of two agents, and check that both begin a new sequence.
 
-    An error: the agent does not learn that its sequence has ended, or the caller is answered early.
+    An error: the agent is not told that its sequence has ended, or the caller is answered early.
     """
     agent = trial.join()
     other = trial.join(world_name=agent.world_name)

@@ -1,4 +1,4 @@
-"""Answers: one for each request, in order and of its kind, including errors."""
+"""Checks that each request gets one answer, in order and of the right kind, including errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _of_protocol = functools.partial(overview, "Protocol overview")
 _of_streaming = functools.partial(overview, "Streaming")
 
 _DEPTH = 16
-"""Number of requests pending at once."""
+"""The number of requests that are pending at once."""
 
 _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 
@@ -42,7 +42,7 @@ _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
     """Request different observations in each of many steps and compare the answers.
 
-    An error: a client assigns an answer to the wrong request.
+    An error: a client matches an answer to the wrong request.
     """
     agent = trial.run()
     uids = sorted(agent.specs.observations)
@@ -67,7 +67,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
     explained_by=(an_error_changes_no_state,),
 )
 def answers_are_of_the_requests_kind(trial: Trial) -> None:
-    """Send one request of each kind without waiting; each may be refused.
+    """Send one request of each kind without waiting for answers. Any of them can be refused.
 
     An error: a client cannot read the answer.
     """
@@ -97,9 +97,9 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
     ),
 )
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
-    """Leave and join again without waiting: the step in between is refused, the others are not.
+    """Leave and join again without waiting, and check that only the step in between is refused.
 
-    An error: requests take effect at other times than the client expects.
+    An error: requests take effect in a different order than the client expects.
     """
     agent = trial.join()
     step = agent.request()
@@ -121,7 +121,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Send steps; every second one requests an unknown observation.
+    """Send steps, every second of which requests an unknown observation.
 
     An error: a client loses valid requests.
     """
@@ -145,8 +145,8 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
 def errors_have_a_code_and_a_message(trial: Trial) -> None:
     """Check the Status of requests that should fail.
 
-    A warning: codes and messages are the server's choice. A client cannot report the cause, but
-    still recognizes the error.
+    A warning: the server chooses codes and messages. Without them, a client recognizes the error
+    but cannot report its cause.
     """
     probe = trial.connect()
     for request in (
@@ -165,9 +165,9 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
     "An extension is answered by an extension, or an error.", needs=(a_failed_request_is_answered,)
 )
 def an_unknown_extension_is_answered(trial: Trial) -> None:
-    """Send a message of an unknown type.
+    """Send an extension message of an unknown type.
 
-    An error: this request is how a client finds out whether the server has an extension.
+    An error: a client sends such a request to find out whether the server supports an extension.
     """
     probe = trial.connect()
     request = any_pb2.Any(type_url="type.googleapis.com/compliance.Unknown", value=b"\x08\x01")

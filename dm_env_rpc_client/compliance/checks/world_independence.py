@@ -1,16 +1,19 @@
-"""Worlds: events in one world do not affect another.
+"""Checks that events in one world do not affect another world.
 
-A server may answer the same requests differently each time: an environment can be random or run in
-real time. The check therefore compares runs of one world; in some of them another agent steps in
-its own world. A finding is a state or an observation that is the same in each run of the world
-alone, but different in each run beside the other agent.
+A server can answer the same requests differently each time, because an environment can be random
+or run in real time. The check therefore compares several runs of one world. In some of these runs,
+another agent steps in its own world at the same time. The check has a finding if a state or an
+observation is the same in each run of the world alone, but different in each run with another
+agent.
 
-- Random values also differ between runs of the world alone. The probability that `_ROUNDS` runs of
-  each kind, in mixed order, differ exactly by kind is below 4 ** -_ROUNDS for each value.
+- Random values also differ between runs of the world alone. For each
+  value, `_ROUNDS` runs of each kind in mixed order differ exactly by kind with a probability below
+  4 ** -_ROUNDS.
 - Clock-dependent values also differ between runs of the world alone, in which the agent pauses for
   a shorter or a longer time than the steps of the other agent took.
-- Worlds may share a random number generator as long as that has no visible effect. If worlds are
-  seeded and repeat themselves, draws by one agent change the observations of another.
+- Worlds are allowed to share a random number generator if sharing has no visible effect. If worlds
+  are seeded and repeat themselves, the random numbers drawn for one agent change the observations
+  of another agent.
 """
 
 from __future__ import annotations
@@ -44,25 +47,25 @@ from dm_env_rpc_client.protocol.lifecycle import State
 _of_several_worlds = functools.partial(reference, "Multiple world support")
 
 _STEPS = 16
-"""The number of steps of each run."""
+"""The number of steps in each run."""
 
 _ROUNDS = 10
-"""The number of runs of each kind that must agree before a difference is a finding."""
+"""The number of runs of each kind that must confirm a difference before it is reported."""
 
 _WHOLE_ROUNDS = 3
-"""The number of full-length runs of each kind that precede them."""
+"""The number of full-length runs of each kind, which precede the shorter runs."""
 
 _TO_THE_END = 5
-"""The step before which the other agent steps to the end of its sequence."""
+"""The number of the step before which the other agent steps to the end of its sequence."""
 
 _END_SECONDS = 2.0
 """Time limit, in seconds, for the other agent to reach the end of its sequence."""
 
 _SHOWN = 20
-"""Maximum size of a value shown as text, in bytes; larger ones are shown as a digest."""
+"""The maximum size, in bytes, of a value shown as text and not as a digest."""
 
 _STATE, _OBSERVATION, _CHANGE = _PARTS = "the state", "the observation", "the change of"
-"""The compared parts, in the order of the report."""
+"""The names of the compared parts, in the order in which they are reported."""
 
 Seen = dict[tuple[int, str], str]
 """An agent's results in a run, by step number and name of the part of the answer."""
@@ -145,7 +148,11 @@ class _Run:
                 self._see_change(number, fields[uid].name, value)
 
     def _see_change(self, number: int, name: str, value: np.ndarray) -> None:
-        """Record the change since the last step: a counter shared by all worlds starts anywhere."""
+        """Record the change of a value since the last step.
+
+        Changes are comparable even for a counter shared by all worlds, which can start at any
+        value.
+        """
         before = self._arrays.get(name)
         self._arrays[name] = value
         if before is not None and before.shape == value.shape:
@@ -156,7 +163,7 @@ class _Run:
 
 
 def _tells(same: Seen) -> bool:
-    """Return whether some value is known for every step and changes between steps."""
+    """Return whether at least one value is known for every step and changes between steps."""
     values: dict[str, list[str]] = {}
     for (_, name), value in same.items():
         values.setdefault(name, []).append(value)
@@ -181,7 +188,7 @@ def _tells(same: Seen) -> bool:
 def a_step_changes_its_own_world_only(trial: Trial) -> None:
     """Compare runs of a world alone with runs in which another agent steps in its own world.
 
-    An error: one client advances, ends or changes the sequence of another.
+    An error: one client advances, ends or changes the sequence of another client.
     """
     beside = _Run(trial, _STEPS)
     alone = _Run(trial, _STEPS, [0.0] * _STEPS).seen
@@ -206,7 +213,7 @@ def a_step_changes_its_own_world_only(trial: Trial) -> None:
 def _repeat(
     trial: Trial, draw: random.Random, steps: int, rounds: int, alone: Seen
 ) -> tuple[Seen, Seen]:
-    """Repeat both kinds of runs.
+    """Repeat runs of the world alone and runs with another agent, in random order.
 
     Args:
       trial: the check.
@@ -256,9 +263,9 @@ def _violation(number: int, alone: Seen, beside: Seen) -> ViolationError:
     takes=Takes(connections=2, joined=2),
 )
 def worlds_are_independent(trial: Trial) -> None:
-    """End, reset, leave and destroy one world in the middle of a sequence in another.
+    """End, reset, leave and destroy one world in the middle of a sequence in another world.
 
-    An error: one client spoils the sequence of another.
+    An error: one client disturbs the sequence of another client.
     """
     agent = trial.join()
     probe = trial.connect()
@@ -284,9 +291,9 @@ def worlds_are_independent(trial: Trial) -> None:
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
-    """Join a second agent; both step, and neither affects the other.
+    """Join a second agent to the world, and check that neither agent affects the other.
 
-    An error: one client spoils the sequence of another.
+    An error: one client disturbs the sequence of another client.
     """
     agent = trial.join()
     other = trial.join(world_name=agent.world_name)

@@ -1,4 +1,4 @@
-"""Creating, joining, leaving and destroying worlds, and requests that need a join."""
+"""Checks of creating, joining, leaving and destroying worlds, and of requests that need a join."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _of_several_worlds = functools.partial(reference, "Multiple world support")
 
 
 def destroy_world(trial: Trial, probe: Probe, name: str) -> None:
-    """Destroy a world of the check; ViolationError if that is refused."""
+    """Destroy a world created by the check, or raise ViolationError if the server refuses."""
     _check_creates(trial)
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=name)
     probe.accept(request, "a DestroyWorldResponse")
@@ -43,7 +43,7 @@ def _check_creates(trial: Trial) -> None:
     "A world is created with the settings, and destroyed.", otherwise="worlds cannot be destroyed"
 )
 def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
-    """Repeat the check, because the first pass must leave nothing behind.
+    """Create and destroy a world twice, because the first world must leave nothing behind.
 
     An error: a client cannot get rid of its worlds.
     """
@@ -55,9 +55,9 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
 
 @_of_creation("Required settings cannot be left out.", needs=(a_failed_request_is_answered,))
 def required_create_settings_are_required(trial: Trial) -> None:
-    """Leave out each required setting.
+    """Try to create worlds without each of the required settings.
 
-    An error: the options promise it.
+    An error: the options state that these settings are required.
     """
     _check_creates(trial)
     if not trial.options.required_create_settings:
@@ -72,9 +72,9 @@ def required_create_settings_are_required(trial: Trial) -> None:
 
 @_of_creation("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_create_settings_are_refused(trial: Trial) -> None:
-    """Add each invalid setting to the valid ones.
+    """Send each invalid setting together with the valid settings.
 
-    An error: the options promise it.
+    An error: the options state that the server refuses these settings.
     """
     _check_creates(trial)
     invalid = trial.invalid_settings("create")
@@ -91,9 +91,9 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
     otherwise="two worlds that exist at the same time can have one name",
 )
 def names_of_worlds_are_unique(trial: Trial) -> None:
-    """Create three worlds on one connection; a server with only one world may refuse.
+    """Create three worlds on one connection. A server with only one world is allowed to refuse.
 
-    An error: a client cannot specify which of two worlds it joins, resets or destroys.
+    An error: a client cannot specify which of two worlds with one name to join, reset or destroy.
     """
     probe = trial.connect()
     names = [trial.create_world(probe)]
@@ -102,7 +102,7 @@ def names_of_worlds_are_unique(trial: Trial) -> None:
 
 
 def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
-    """Create a world while others exist and add its name, which must differ from theirs."""
+    """Create a world, and add its name to `names` after checking that it is new."""
     name = trial.create_another_world(probe)
     if name in names:
         raise probe.violation(
@@ -119,7 +119,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
     takes=Takes(connections=2),
 )
 def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
-    """Create on one connection, join and step on another.
+    """Create a world on one connection, then join it and step on another connection.
 
     An error: one client cannot create worlds for others.
     """
@@ -135,7 +135,7 @@ def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
-    """Create worlds on one connection, on another, and on the first again.
+    """Create worlds on one connection, on a second connection, and on the first one again.
 
     An error: a client that learned the name from another connection joins the wrong world.
     """
@@ -149,7 +149,7 @@ def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
     "A server with one world refuses to create another.", needs=(a_failed_request_is_answered,)
 )
 def a_server_with_one_world_refuses_another(trial: Trial) -> None:
-    """Create a second world beside the first.
+    """Try to create a second world while the first one exists.
 
     An error: each of two clients considers the same world its own.
     """
@@ -163,7 +163,7 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
 
 @_of_joining("The name selects the world to join.", needs=(a_failed_request_is_answered,))
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
-    """Join a nonexistent world while another one exists.
+    """Try to join a nonexistent world while another world exists.
 
     An error: a client whose world was destroyed by another client enters the wrong world.
     """
@@ -186,7 +186,7 @@ def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
     explained_by=(an_unknown_world_cannot_be_joined,),
 )
 def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
-    """Join a world that was just destroyed.
+    """Try to join a world that has just been destroyed.
 
     An error: a client acts in a world that others consider destroyed.
     """
@@ -202,9 +202,10 @@ def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
     needs=(a_destroyed_world_cannot_be_joined,),
 )
 def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
-    """Destroy a world that never existed, and one that was destroyed.
+    """Try to destroy a world that never existed and a world that was already destroyed.
 
-    A warning: there is no such world afterwards, and the documents do not mention the case.
+    A warning: the world does not exist afterwards, and the documents do not mention unknown
+    worlds.
     """
     probe = trial.connect()
     unknown = trial.options.unknown_world_name
@@ -224,7 +225,7 @@ def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
     needs=(an_error_changes_no_state, names_of_worlds_are_unique),
 )
 def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
-    """Try before a sequence and in one; the agent continues after each.
+    """Try to destroy the joined world before and during a sequence, and continue stepping.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -243,7 +244,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
-    """Destroy from another connection; the agent's next answer must fit that answer.
+    """Destroy the world of an agent from another connection, and check the answers to both.
 
     An error: the agent acts in a nonexistent world, or waits forever.
     """
@@ -272,9 +273,9 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
 
 @_of_joining("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
 def invalid_join_settings_are_refused(trial: Trial) -> None:
-    """Add each invalid setting to the valid ones.
+    """Send each invalid setting together with the valid settings.
 
-    An error: the options promise it.
+    An error: the options state that the server refuses these settings.
     """
     invalid = trial.invalid_settings("join")
     probe = trial.connect()
@@ -293,7 +294,7 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
     needs=(an_error_changes_no_state,),
 )
 def a_joined_connection_cannot_join_again(trial: Trial) -> None:
-    """Join the same world again, before a sequence and in one.
+    """Try to join the same world again, before and during a sequence.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -312,7 +313,7 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
     needs=(a_joined_connection_cannot_join_again, names_of_worlds_are_unique),
 )
 def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
-    """Join a second world.
+    """Try to join a second world on the same connection.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -330,7 +331,7 @@ def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
     needs=(a_failed_request_is_answered, one_answer_for_each_request),
 )
 def step_and_reset_need_a_join(trial: Trial) -> None:
-    """Send both before a join, and after a leave.
+    """Send a Step and a Reset before a join and after a leave.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -354,7 +355,7 @@ def step_and_reset_need_a_join(trial: Trial) -> None:
     needs=(one_answer_for_each_request,),
 )
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
-    """Leave before a join and twice after one.
+    """Send LeaveWorld before a join and several times after a join.
 
     An error: a client that leaves to be on the safe side gets an error.
     """
@@ -373,10 +374,10 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
     needs=(one_answer_for_each_request,),
 )
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
-    """Leave in the middle of a sequence; after the next join another one begins.
+    """Leave in the middle of a sequence, join again, and begin a new sequence.
 
-    An error: the agent continues a sequence that it has not begun. The server may refuse the join,
-    because it decides what happens to a world after a leave.
+    An error: the agent continues a sequence that it has not begun. The server is allowed to refuse
+    the join, because it decides what happens to a world after a leave.
     """
     agent = trial.run()
     agent.leave()
@@ -393,7 +394,7 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
-    """Join from a second connection.
+    """Try to join the world from a second connection.
 
     An error: two clients act in a world that, according to the options, has only one agent.
     """
