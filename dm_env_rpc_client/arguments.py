@@ -194,7 +194,7 @@ def names(
 
 
 def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
-    """Validate that a str is one of `known` and return it, or raise a SpecError with the choices."""
+    """Validate that a str is one of `known` and return it, or raise SpecError with the choices."""
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(map(repr, known))
         raise SpecError(f"no {name} {shown(value)}; choose one of {listed}")

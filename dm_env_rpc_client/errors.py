@@ -1,4 +1,4 @@
-"""Every error that this package raises, in one tree.
+"""All errors that this package raises, in one class hierarchy.
 
     DmEnvRpcClientError
       DmEnvRpcError             the server answered a request with an error Status
@@ -19,11 +19,11 @@
         UnknownNameError        there is no action or observation of this name or UID
                                                                        (also a KeyError)
 
-A loss repaired by `make(restart=...)` is reported as a RestartWarning.
+If `make(restart=...)` replaces a lost environment, the loss is reported as a RestartWarning.
 
-Exceptions carry their data as attributes; `str()` composes the sentence.
+Exceptions store their data as attributes, and `str()` composes the error text.
 
-`docs/reference/errors.md` documents each of them.
+The errors are documented in `docs/reference/errors.md`.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ __all__ = [
 
 
 ON_THE_SERVER = "On the server:"
-"""The heading of a traceback sent by a server."""
+"""The heading printed above a traceback that a server sent."""
 
 
 class DmEnvRpcClientError(Exception):
-    """The root of this package's errors.
+    """The base class of all errors of this package.
 
-    The text may quote what a peer sent, and tracebacks end up on terminals and in logs, so `str()`
-    escapes control characters. Attributes hold the values as received.
+    `str()` escapes control characters, because an error text can quote data sent by a peer and
+    tracebacks are printed on terminals and in logs. Attributes contain the values as received.
     """
 
     def __str__(self) -> str:
@@ -81,11 +81,12 @@ class DmEnvRpcClientError(Exception):
 class DmEnvRpcError(DmEnvRpcClientError):
     """The server answered a request with an error Status.
 
-    By the protocol, the request had no effect ("Errors" in the protocol overview). The answers
-    before and after it are unaffected and the connection stays usable.
+    According to the protocol, the request had no effect ("Errors" in the protocol overview).
+    Answers to other requests are unaffected, and the connection remains usable.
 
-    If the answer carries the environment's traceback, in a google.rpc.DebugInfo, Python prints it
-    below its own: as a note of the exception, or before Python 3.11 as part of its text.
+    If the answer contains the environment's traceback, in a google.rpc.DebugInfo, Python prints
+    this traceback below its own. The traceback is a note of the exception, or part of the error
+    text before Python 3.11.
 
     Args:
       status_proto: the google.rpc.Status of the answer.
@@ -101,7 +102,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def status(self) -> status_pb2.Status:
-        """The google.rpc.Status itself."""
+        """The google.rpc.Status message of the answer."""
         return self._status
 
     @property
@@ -111,7 +112,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def code_name(self) -> str:
-        """The name of `code`, such as "NOT_FOUND"; the number if it has no name."""
+        """The name of `code`, such as "NOT_FOUND", or the number if the code has no name."""
         try:
             return str(code_pb2.Code.Name(self._status.code))
         except ValueError:
@@ -124,7 +125,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def details(self) -> Sequence[any_pb2.Any]:
-        """Packed messages with details, sent by the server."""
+        """The packed messages with details that the server sent."""
         return list(self._status.details)
 
     def _text(self) -> str:
@@ -156,10 +157,11 @@ def _traceback_in(status_proto: status_pb2.Status) -> str:
 
 
 class PropertyError(DmEnvRpcError):
-    """A property was not read, written or listed.
+    """A property could not be read, written or listed.
 
-    Refused by a server, or by an environment in this process, which then produces the Status that
-    a server would answer with. Code that uses properties can treat both alike.
+    The operation was refused by a server, or by an environment in this process. An environment in
+    this process produces the same Status as a server, so that code can handle both in the same
+    way.
 
     Args:
       operation: "read", "write" or "list".
@@ -178,7 +180,7 @@ class PropertyError(DmEnvRpcError):
 
     @staticmethod
     def of_status(operation: str, key: str, status_proto: status_pb2.Status) -> PropertyError:
-        """Return the error class that matches the code of a Status, as an instance.
+        """Return an instance of the error class that matches the code of a Status.
 
         Args:
           operation: as for the class.
@@ -190,7 +192,7 @@ class PropertyError(DmEnvRpcError):
 
     @staticmethod
     def of_result(operation: str, key: str, result: str) -> PropertyError:
-        """Return the error for a refusal by an environment in this process.
+        """Return the error for an operation that an environment in this process refused.
 
         Args:
           operation: as for the class.
@@ -219,7 +221,7 @@ _DONE = {"read": "read", "write": "written", "list": "listed"}
 
 
 class PropertyNotFoundError(PropertyError, KeyError):
-    """There is no such property (NOT_FOUND)."""
+    """The property does not exist (NOT_FOUND)."""
 
 
 class PropertyPermissionError(PropertyError, PermissionError):
@@ -238,7 +240,7 @@ _PROPERTY_ERRORS: dict[int, type[PropertyError]] = {
 
 
 class ConnectionClosedError(DmEnvRpcClientError, ConnectionError):
-    """The connection was closed on this side, before or during the request."""
+    """The connection was closed by this process, before or during the request."""
 
 
 class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
@@ -271,8 +273,8 @@ class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
 class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
     """An answer did not arrive in time.
 
-    The connection is unusable afterwards: a late answer would be mistaken for the answer to the
-    next request.
+    The connection is unusable after this error, because a late answer would be mistaken for the
+    answer to the next request.
     """
 
 
@@ -332,7 +334,7 @@ def _more(others: Sequence[Hashable]) -> str:
 
 
 class LaunchError(DmEnvRpcClientError):
-    """A server did not start, or has ended.
+    """A launched server did not start, or has ended.
 
     Attributes:
       reason: what happened, such as "ended with exit code 1".
@@ -389,11 +391,13 @@ class SpecError(DmEnvRpcClientError, ValueError):
 
 
 class UnknownNameError(SpecError, KeyError):
-    """There is no action or observation of this name or UID."""
+    """No action or observation has this name or UID."""
 
 
 class RestartWarning(UserWarning):
-    """An environment was lost and restarted by `restart=`; issued once for each loss.
+    """An environment was lost and was restarted because of `restart=`.
+
+    The warning is issued once for each loss.
 
     Programs that expect losses call `warnings.simplefilter("ignore", RestartWarning)`.
     """

@@ -1,4 +1,4 @@
-"""Error texts for missing extras: the name of the extra and the command that installs it."""
+"""Error texts for missing extras, with the command that installs the extra."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DISTRIBUTION = "dm-env-rpc-client"
 """The name of this package in package indexes."""
 
 _CLONE = Path(__file__).resolve().parents[1]
-"""The clone that contains this file, if there is one."""
+"""The clone of the repository that contains this file, if any."""
 
 _INSTALL = "pip install"
 
 
 @contextlib.contextmanager
 def importing(extra: str, needs: str) -> Iterator[None]:
-    """Name the extra to install if an import in the block fails.
+    """Add the extra to install to the error text if an import in the block fails.
 
     Args:
       extra: its name, such as "record".
@@ -46,7 +46,7 @@ def importing(extra: str, needs: str) -> Iterator[None]:
 
 
 def is_told(error: BaseException) -> bool:
-    """Whether an error comes from `importing` and already names the extra."""
+    """Return whether an error was raised by `importing` and already mentions the extra."""
     return isinstance(error, ModuleNotFoundError) and _INSTALL in str(error)
 
 
@@ -67,7 +67,7 @@ def install_command(extra: str) -> str:
 
 
 class Origin(NamedTuple):
-    """The source of this installation, if it is not a package index.
+    """The place that this package was installed from, if it is not a package index.
 
     Attributes:
       what: the folder of an editable installation; otherwise an address for pip.
@@ -79,7 +79,7 @@ class Origin(NamedTuple):
 
 
 def origin() -> Origin | None:
-    """Return the source of this installation; None for an index or a source that is gone."""
+    """Return the source of this installation, or None for an index or a source that is gone."""
     try:
         recorded = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

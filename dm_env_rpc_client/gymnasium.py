@@ -1,8 +1,8 @@
 """Registration of remote environments with Gymnasium, on import.
 
-`gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` imports this module, by
-Gymnasium's own convention for ids of other packages; so does `gymnasium.make_vec`. The registered
-classes are in `adaptors/gymnasium/`. Needs the extra `gymnasium`.
+`gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` and `gymnasium.make_vec`
+import this module, by Gymnasium's own convention for ids in other packages. The registered classes
+are in `adaptors/gymnasium/`. This module needs the extra `gymnasium`.
 """
 
 from __future__ import annotations

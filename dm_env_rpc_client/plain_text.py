@@ -1,9 +1,10 @@
-"""Text from peers, made safe for terminals, tables and logs.
+"""Escaping of text from peers, so that it is safe for terminals, tables and logs.
 
-A name, a unit or an error text can contain escape sequences, which change what a terminal shows or
-copies, and marks that reorder the text. Such text leaves by three ways, each escaped in one place:
-`DmEnvRpcClientError.__str__` for errors and tracebacks, `PrintableRecords` for logs, and
-`cli/consoles.py` for the output of commands. Names, values and attributes of errors are unchanged.
+A name, a unit or an error text from a peer can contain marks that reorder text, and escape
+sequences that change what a terminal shows or copies. This package escapes such text in three
+places: `DmEnvRpcClientError.__str__` for errors and tracebacks, `PrintableRecords` for logs, and
+`cli/consoles.py` for the output of commands. Names, values and the attributes of errors are not
+escaped.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 
 
 def printable(text: str) -> str:
-    """Escape characters that could control a terminal; line breaks and tabs stay.
+    """Escape characters that could control a terminal, except line breaks and tabs.
 
     Everything that `str.isprintable` rejects is escaped as in a Python literal: C0 and C1 controls,
     DEL, direction marks, and line and paragraph separators.
@@ -28,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """Return printable text on one line, cut to `most` characters."""
+    """Return printable text on one line, truncated to `most` characters."""
     line = printable(" ".join(text.split()))
     return line if most is None or len(line) <= most else line[: most - 3] + "..."
 
@@ -37,7 +38,7 @@ class PrintableRecords(logging.Handler):
     """A handler that makes log records printable for later handlers and writes nothing itself.
 
     It is attached to the package's logger, whose handlers run before the root logger's. Tracebacks
-    are included, because an environment's own exceptions quote what clients sent.
+    are also made printable, because an environment's exceptions can quote data sent by clients.
     """
 
     def handle(self, record: logging.LogRecord) -> bool:

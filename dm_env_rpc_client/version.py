@@ -1,4 +1,7 @@
-"""The version of this package, readable without an installation, and the supported systems."""
+"""The version of this package, and a check that the operating system is supported.
+
+The version can be read without installing the package.
+"""
 
 import sys
 
@@ -7,8 +10,8 @@ __version__ = "0.1.0"
 PUBLISHED = False
 """Whether this package is published on a package index.
 
-Errors, the documentation and new projects choose the installation command by it: from an index, or
-from a clone.
+Depending on this value, error texts, the documentation and new projects show the command that
+installs from an index or from a clone.
 """
 
 if sys.platform not in ("linux", "darwin"):

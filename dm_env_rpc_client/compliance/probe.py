@@ -396,7 +396,7 @@ class ProbeAgent:
         requested: Iterable[int] = (),
         expected: str = "a StepResponse, because the step is valid",
     ) -> dm_env_rpc_pb2.StepResponse:
-        """Take a valid step, or raise ViolationError if it is refused or its state is impossible."""
+        """Take a valid step, or raise ViolationError if it is refused or returns a wrong state."""
         concerns: tuple[str, ...] = ()
         if actions is None:  # Given actions are the subject of the check itself.
             concerns = _VALID_ACTIONS if self.state is State.RUNNING else _STATES

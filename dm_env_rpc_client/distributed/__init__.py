@@ -1,4 +1,4 @@
-"""Rollouts and servers over many processes and machines, with Ray.
+"""Rollouts and servers that Ray distributes over many processes and machines.
 
 The guide is `docs/how-to/ray.md`.
 """

@@ -1,4 +1,4 @@
-"""The environments of one actor, created one by one or in batches on servers."""
+"""The environments of one actor, created individually or in batches on servers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MakeEnv: TypeAlias = Callable[[int], dm_env.Environment]
-"""Creates the environment for an index."""
+"""A function that creates the environment for an index."""
 
 IndexSettings: TypeAlias = "Mapping[str, Any] | Callable[[int], Mapping[str, Any]]"
-"""Settings for all environments, or a function of an environment's index."""
+"""The settings for all environments, or a function from an environment's index to its settings."""
 
 
 class RemoteEnvironments:
-    """Remote environments for rollouts; each actor steps all its environments together.
+    """Remote environments for rollouts, where each actor steps all its environments together.
 
-    If a server supports batches, the actor's environments there form a batch, with one message per
-    step; otherwise each has its own stream, as in `BatchedEnvironment`.
+    If a server supports batches, the environments of an actor on this server form a batch, with
+    one message per step. Otherwise each environment has its own stream, as in
+    `BatchedEnvironment`.
 
     Args:
       addresses: one address, as for `make`, or several, assigned to the environments in turn by
@@ -101,18 +102,18 @@ class RemoteEnvironments:
 class ActorEnvironments(Protocol):
     """The N environments of an actor.
 
-    `put` takes the results of `begin` and `step`. An EnvironmentsFailedError identifies
+    `put` accepts the results of `begin` and `step`. An EnvironmentsFailedError identifies
     environments by their indices.
     """
 
     def open(self) -> EnvironmentSpecs:
-        """Open the environments, unless they are open, and return the specs of one."""
+        """Open the environments if they are not open, and return the specs of one of them."""
 
     def begin(self) -> Any:
         """Begin a sequence in each environment, and return the first TimeSteps."""
 
     def step(self, actions: Any, latest: Any) -> Any:
-        """Step each environment; after a LAST TimeStep, the next sequence begins.
+        """Step each environment, or begin its next sequence after a LAST TimeStep.
 
         Args:
           actions: each leaf [N, ...].
@@ -124,10 +125,10 @@ class ActorEnvironments(Protocol):
         """
 
     def put(self, stack: Stack, time: int, latest: Any) -> None:
-        """Put TimeSteps into a stack, at an index along time."""
+        """Copy TimeSteps into a stack at an index of the time axis."""
 
     def close(self) -> None:
-        """Close the environments; never raise."""
+        """Close the environments without ever raising an exception."""
 
 
 Made = TypeVar("Made", MakeEnv, RemoteEnvironments)
@@ -139,7 +140,7 @@ def environments_of(
     actor: int,
     specs: EnvironmentSpecs | None,
 ) -> ActorEnvironments:
-    """Return the unopened environments of an actor.
+    """Return the environments of an actor, without opening them.
 
     Args:
       make_env: creates the environments.
@@ -153,7 +154,7 @@ def environments_of(
 
 
 class _Environments(ActorEnvironments, Generic[Made]):
-    """The common base: the arguments of `environments_of`."""
+    """Base class that stores the arguments of `environments_of`."""
 
     def __init__(
         self, make_env: Made, env_ids: Sequence[int], actor: int, specs: EnvironmentSpecs | None
@@ -165,7 +166,7 @@ class _Environments(ActorEnvironments, Generic[Made]):
 
 
 class _Together(_Environments[RemoteEnvironments]):
-    """Remote environments as one batch of TimeSteps."""
+    """Remote environments that are stepped together as one batch."""
 
     _envs: BatchedEnvironment | None = None
 
@@ -203,9 +204,10 @@ class _Together(_Environments[RemoteEnvironments]):
             envs.close()
 
     def _named(self, act: Callable[[BatchedEnvironment], dm_env.TimeStep]) -> dm_env.TimeStep:
-        """Run a function; its failures identify environments by their global indices.
+        """Run a function, and convert the row numbers in its errors to environment indices.
 
-        A SpecError names the actor's first environment, since its row numbers start there.
+        A SpecError includes the index of the actor's first environment, to which its row numbers
+        are relative.
         """
         assert self._envs is not None, "they are open"
         try:
@@ -218,7 +220,7 @@ class _Together(_Environments[RemoteEnvironments]):
 
 
 class _Separate(_Environments[MakeEnv]):
-    """Individually created environments; remote ones step concurrently."""
+    """Individually created environments, of which remote ones are stepped concurrently."""
 
     _envs: tuple[dm_env.Environment, ...] = ()
 
@@ -277,7 +279,7 @@ class _Separate(_Environments[MakeEnv]):
                 _log.warning("could not close an environment", exc_info=True)
 
     def _each(self, act: Callable[[int], Any]) -> list[Any]:
-        """Run a function for every environment, even after failures."""
+        """Run a function for every environment, even if it fails for some of them."""
         results = []
         failures: dict[int, Exception] = {}
         for place, index in enumerate(self._env_ids):

@@ -1,4 +1,7 @@
-"""Servers and rollouts in Ray actors; Ray is imported on first use."""
+"""Servers and rollouts in Ray actors.
+
+Ray is imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
-"""Empty options of actors."""
+"""The default options of actors, which are empty."""
 
 _END_SECONDS = 5.0
 
@@ -66,7 +69,7 @@ def result(reference: Any, timeout: float | None = None) -> Any:
 
 
 def end(actors: Iterable[Any], last: str) -> None:
-    """End actors; never raise.
+    """End actors without ever raising an exception.
 
     Args:
       actors: the handles of the actors.
@@ -85,13 +88,16 @@ def end(actors: Iterable[Any], last: str) -> None:
 
 
 class RayServers:
-    """N servers of an environment, each in an actor of a Ray cluster. Needs the extra `ray`.
+    """A number of servers of one environment, each in an actor of a Ray cluster.
+
+    This class needs the extra `ray`.
 
     The actors are spread over the machines of the cluster. Each server listens on a free port at
-    the address of its machine. Unless the cluster is on loopback, other machines can reach it, so
-    it needs `credentials` or `insecure=True`, as for `serve`.
+    the address of its machine. Unless the cluster is on loopback, other machines can reach each
+    server, so `credentials` or `insecure=True` is required, as for `serve`.
 
-    If a server's process ends, its clients get a ConnectionLostError; it is not restarted.
+    If a server's process ends, its clients get a ConnectionLostError, and the server is not
+    restarted.
 
     Args:
       environment: as for `serve`: a factory, which Ray sends to the actors, or the text
@@ -146,7 +152,10 @@ class RayServers:
             raise
 
     def close(self) -> None:
-        """Stop all servers; never raise. A second call does nothing."""
+        """Stop all servers without ever raising an exception.
+
+        A second call does nothing.
+        """
         hosts, self._hosts = self._hosts, []
         end(hosts, "stop")
 
@@ -158,13 +167,13 @@ class RayServers:
 
 
 class _Host:
-    """A server in its actor."""
+    """The actor of one server."""
 
     def __init__(self) -> None:
         self._server: Server | None = None
 
     def start(self, environment: Any, options: ServeKeywords) -> str:
-        """Serve on the address of this machine; return that address with the port."""
+        """Serve on the address of this machine, and return that address with the port."""
         address = str(HostPort(import_ray().util.get_node_ip_address(), 0))
         self._server = serve(environment, address, **options)
         return self._server.address
@@ -179,7 +188,7 @@ _KEPT = 100
 
 
 class Loss(NamedTuple):
-    """An undelivered batch of a lost actor.
+    """A batch that was never delivered because its actor was lost.
 
     Attributes:
       actor: the number of the actor.
@@ -200,24 +209,27 @@ class _Actor:
     handle: Any = None
     restarts: int = 0
     attempts: int = 0
-    """Number of replacements since its last batch."""
+    """The number of replacements of the actor since its last batch."""
 
     num_steps: int = 0
     deadline: Deadline = dataclasses.field(default_factory=lambda: Deadline.after(None))
 
 
 class RayRollouts(Rollouts):
-    """Rollouts in actors of a Ray cluster. Needs the extra `ray`.
+    """Rollouts in actors of a Ray cluster.
+
+    This class needs the extra `ray`.
 
     An actor is replaced if its process dies, if it exceeds `batch_timeout`, or if an environment
-    fails or cannot be created. Its pending batch is lost: it is counted in `num_lost`, kept in
-    `losses`, logged as a warning, and never delivered later. The new actor creates environments
-    with the same indices, whose first TimeStep is FIRST. Other actors continue.
+    fails or cannot be created. The pending batch of such an actor is lost. A lost batch is counted
+    in `num_lost`, kept in `losses`, logged as a warning, and never delivered later. The new actor
+    creates environments with the same indices, whose first TimeStep is FIRST. Other actors
+    continue.
 
-    Even then, `collect` returns a batch of every actor: the new actor begins another one.
-    Exceptions of the policy, and SpecErrors, are raised in this process, and the actor remains. If
-    `collect` raises, or an iterator of `stream` is closed, unfinished batches are dropped and
-    counted in `num_dropped`; `Batch.start` shows the gap.
+    Even if a batch is lost, `collect` returns a batch from every actor, because the new actor
+    begins another batch. Exceptions of the policy, and SpecErrors, are raised in this process, and
+    the actor is kept. If `collect` raises, or an iterator of `stream` is closed, unfinished
+    batches are dropped and counted in `num_dropped`; `Batch.start` shows the gap.
 
     Args:
       make_env: see `Rollouts`. Ray sends it to the actors, so it may be a lambda.
@@ -284,7 +296,7 @@ class RayRollouts(Rollouts):
 
     @property
     def losses(self) -> Sequence[Loss]:
-        """The last 100 lost batches, oldest first."""
+        """The last 100 lost batches, from oldest to newest."""
         return list(self._losses)
 
     def update(self, weights: Any) -> None:
@@ -299,8 +311,8 @@ class RayRollouts(Rollouts):
     def stream(self, num_steps: int) -> Iterator[Batch]:
         """Take steps endlessly while the caller does other work.
 
-        Each actor begins its next batch when one is delivered, with the weights at that time.
-        `Batch.version` identifies a batch's weights.
+        Each actor begins its next batch, with the weights at that time, when its previous batch is
+        delivered. `Batch.version` identifies a batch's weights.
 
         Args:
           num_steps: the number of steps in a batch, T.
@@ -382,7 +394,7 @@ class RayRollouts(Rollouts):
         self._under_way[reference] = actor
 
     def _receive(self) -> tuple[_Actor, Batch]:
-        """Wait for a batch; replace actors lost in the meantime."""
+        """Wait for a batch, and replace actors that are lost in the meantime."""
         while True:
             first = min(actor.deadline for actor in self._under_way.values())
             ready, waiting = self._ray.wait(list(self._under_way), timeout=first.remaining)
@@ -421,7 +433,7 @@ class RayRollouts(Rollouts):
         self._submit(actor, actor.num_steps)
 
     def _drop(self, received: int = 0) -> None:
-        """Drop unfinished batches, and finished ones that depend on them for delivery."""
+        """Drop unfinished batches, and finished batches that cannot be delivered without them."""
         if count := len(self._under_way) + received:
             self._under_way.clear()
             self.num_dropped += count

@@ -1,4 +1,4 @@
-"""Base class of rollouts, and rollouts in one process."""
+"""The base class of rollouts, and rollouts that run in one process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Policy: TypeAlias = Callable[[dm_env.TimeStep, Any, Sequence[np.random.Generator]], Any]
-"""Chooses the actions of N environments. Called with their TimeSteps (each field [N, ...]), the
-weights, and a random generator for each. Returns the actions, each leaf [N, ...], or a
-PolicyStep."""
+"""A function that chooses the actions of N environments.
+
+The arguments are the TimeSteps of the environments (each field [N, ...]), the weights, and a list
+with a random generator for each environment. The result is the actions, with each leaf [N, ...],
+or a PolicyStep.
+"""
 
 
 class PolicyStep(NamedTuple):
-    """The actions of a policy, with additional values.
+    """The actions chosen by a policy, with additional values to keep.
 
     Attributes:
       actions: the actions, each leaf [N, ...].
@@ -41,7 +44,7 @@ class PolicyStep(NamedTuple):
 
 
 class Worker:
-    """A policy that acts in some environments.
+    """A worker that runs the policy in some of the environments.
 
     The random generator of an environment is seeded with `seed`, its index and `restarts`. If the
     policy computes rows independently, an environment's actions do not depend on the other
@@ -80,7 +83,7 @@ class Worker:
         self._steps = 0
 
     def open(self) -> EnvironmentSpecs:
-        """Create the environments, unless they exist.
+        """Create the environments if they do not exist yet.
 
         Returns:
           The specs of one environment.
@@ -138,7 +141,7 @@ class Worker:
         return batch
 
     def close(self) -> None:
-        """Close the environments; never raise."""
+        """Close the environments without ever raising an exception."""
         self._envs.close()
 
     def _for_each(self, value: int) -> npt.NDArray[np.int64]:
@@ -162,9 +165,9 @@ class Worker:
 
 
 class Rollouts(abc.ABC):
-    """Trajectories of a policy in many environments; `LocalRollouts` or `RayRollouts`.
+    """Base class of `LocalRollouts` and `RayRollouts`, which run a policy in many environments.
 
-    Actor i has the environments i * envs_per_actor to (i + 1) * envs_per_actor - 1.
+    Actor i runs the environments i * envs_per_actor to (i + 1) * envs_per_actor - 1.
 
     Args:
       make_env: a function from an index to a `dm_env.Environment`, remote, as in
@@ -236,7 +239,7 @@ class Rollouts(abc.ABC):
         self.version += 1
 
     def collect(self, num_steps: int) -> Batch:
-        """Take steps in all environments with the current weights, and wait for them.
+        """Take steps in all environments with the current weights, and wait for the results.
 
         The first batch begins with FIRST; later ones continue the sequences.
 
@@ -287,7 +290,10 @@ class Rollouts(abc.ABC):
         return self._specs.discount
 
     def close(self) -> None:
-        """Close all environments; never raise. A second call does nothing."""
+        """Close all environments without ever raising an exception.
+
+        A second call does nothing.
+        """
         if not self._is_closed:
             self._is_closed = True
             self._close()
@@ -300,7 +306,7 @@ class Rollouts(abc.ABC):
 
     @abc.abstractmethod
     def _collect_each(self, num_steps: int) -> Sequence[Batch]:
-        """Return a batch of each actor, in order."""
+        """Return one batch of each actor, in the order of the actors."""
 
     @abc.abstractmethod
     def _stream(self, num_steps: int) -> Iterator[Batch]: ...
@@ -321,7 +327,7 @@ class Rollouts(abc.ABC):
 
 
 class LocalRollouts(Rollouts):
-    """Rollouts in this process, without Ray: for tests, debugging and first experiments.
+    """Rollouts in this process and without Ray, for tests, debugging and first experiments.
 
     With a seed, and environments that depend only on their indices, the trajectories equal those of
     `RayRollouts` with the same arguments bit for bit, as long as no actor is replaced there.

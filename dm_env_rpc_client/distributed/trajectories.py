@@ -1,4 +1,4 @@
-"""The result of rollouts: trajectories of several environments, stacked along time."""
+"""Results of rollouts, which are trajectories of several environments, stacked along time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Array: TypeAlias = npt.NDArray[Any]
 class Batch(NamedTuple):
     """The results of N environments in T steps.
 
-    `actions[t]` was chosen at the TimeStep `timesteps[t]`, and led to `timesteps[t + 1]`. So a
-    batch has one more TimeStep than actions, and its last TimeStep is also the first one of the
-    next batch of the same environments. A LAST TimeStep is followed by FIRST; the environment
-    ignored the action between them.
+    `actions[t]` was chosen at the TimeStep `timesteps[t]`, and led to `timesteps[t + 1]`. A batch
+    therefore has one more TimeStep than actions, and its last TimeStep is also the first TimeStep
+    of the next batch of the same environments. A LAST TimeStep is followed by a FIRST TimeStep,
+    and the environment ignored the action between the two.
 
-    The arrays belong to the caller and are writable.
+    The caller owns the arrays and can write to them.
 
     Attributes:
       timesteps: `step_type` int64 [T + 1, N]; `reward` and `discount` [T + 1, N, ...], 0 and 1
@@ -101,7 +101,7 @@ class EnvironmentSpecs(NamedTuple):
 
 
 class Stack:
-    """A stack of TimeSteps of several environments, filled step by step.
+    """A stack of TimeSteps of several environments, which is filled step by step.
 
     Args:
       specs: the specs of one environment.
@@ -118,7 +118,7 @@ class Stack:
         self._observation = _Field("observation", specs.observation, shape, 0)
 
     def put(self, time: int, place: int, timestep: dm_env.TimeStep) -> None:
-        """Copy a TimeStep to its place.
+        """Copy the TimeStep of one environment to its place in the stack.
 
         Args:
           time: the index along time.
@@ -139,7 +139,7 @@ class Stack:
             raise SpecError(f"environment {self._env_ids[place]}: {error}") from error
 
     def put_all(self, time: int, timestep: dm_env.TimeStep) -> None:
-        """Copy the TimeSteps of all environments, each field [N, ...], to their places.
+        """Copy the TimeSteps of all environments, with each field [N, ...], to their places.
 
         The values must conform to the specs, with reward 0 and discount 1 in FIRST TimeSteps, as
         returned by `BatchedEnvironment`.
@@ -150,18 +150,18 @@ class Stack:
         self._observation.put_all(time, timestep.observation)
 
     def at(self, time: int) -> dm_env.TimeStep:
-        """Return a copy of the TimeSteps of all environments at a time, each field [N, ...]."""
+        """Return a copy of all environments' TimeSteps at a time, with each field [N, ...]."""
         fields = (field.at(time) for field in (self._reward, self._discount, self._observation))
         return dm_env.TimeStep(self._step_type[time].copy(), *fields)
 
     def whole(self) -> dm_env.TimeStep:
-        """Return all TimeSteps, each field [length, N, ...]."""
+        """Return all TimeSteps in the stack, with each field [length, N, ...]."""
         fields = (field.whole() for field in (self._reward, self._discount, self._observation))
         return dm_env.TimeStep(self._step_type, *fields)
 
 
 class _Field:
-    """A field, possibly nested, of the TimeSteps in a stack."""
+    """One field, which can be nested, of the TimeSteps in a stack."""
 
     def __init__(self, name: str, spec: Any, shape: tuple[int, int], stand_in: int):
         self._spec = spec

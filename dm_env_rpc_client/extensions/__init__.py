@@ -1,4 +1,4 @@
-"""Client side of the protocol's extensions: reading, writing and listing properties.
+"""The client side of protocol extensions, for reading, writing and listing properties.
 
 The guide is `docs/how-to/properties.md`.
 """

@@ -1,6 +1,6 @@
-"""Properties of servers of the 1.0 line, which has them in the core protocol.
+"""Properties of servers of protocol version 1.0, where they are part of the core protocol.
 
-"Read/Write/List Property" in the protocol reference: every request takes several keys.
+Every request accepts several keys ("Read/Write/List Property" in the protocol reference).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["LegacyProperties"]
 
 
 class LegacyProperties(PropertyAccess):
-    """The interface of `PropertiesExtension`, and requests with several keys.
+    """The same interface as `PropertiesExtension`, with additional requests for several keys.
 
     Args:
       connection: a connection to a server of the 1.0 line.

@@ -1,4 +1,4 @@
-"""Properties: data beside actions and observations, over the properties extension."""
+"""Properties, which are data besides actions and observations, by the properties extension."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class PropertySpec:
-    """The description of a property by a server.
+    """A server's description of a property.
 
     Attributes:
       key: the key to read, write and list it by.
@@ -120,10 +120,11 @@ def property_errors(operation: str, key: str) -> Iterator[None]:
 
 
 class PropertyAccess(abc.ABC):
-    """Properties by key; `[key]` reads and writes, `walk` iterates (there is no `in`).
+    """Base class for access to properties by key, with `[key]`, `read`, `write` and `walk`.
 
-    In IPython, `[` and the Tab key complete the keys that `specs`, `walk` and `tree` have
-    returned so far; completion itself does not ask the server.
+    The operator `in` is not supported. In IPython, typing `[` and the Tab key completes the keys
+    that `specs`, `walk` and `tree` have returned so far. The completion sends no requests to the
+    server.
     """
 
     def __init__(self) -> None:
@@ -141,7 +142,7 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def write(self, key: str, value: Any) -> None:
-        """Write a value: a Tensor, or any value that `pack_tensor` accepts.
+        """Write a value, which is a Tensor or any value that `pack_tensor` accepts.
 
         The world decides when the value takes effect ("Read/Write/List Property" in the protocol
         reference).
@@ -153,20 +154,20 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Return the properties directly below a property; the empty key is the root.
+        """Return the properties directly below a property, or below the root for an empty key.
 
         Raises:
           As `read`.
         """
 
     def specs(self, key: str = "") -> dict[str, PropertySpec]:
-        """Return the result of `list` by key."""
+        """Return the result of `list` as a dictionary by key."""
         found = {spec.key: spec for spec in self.list(key)}
         self._seen_keys.update(dict.fromkeys(found))
         return found
 
     def walk(self, key: str = "") -> Iterator[PropertySpec]:
-        """Yield all properties below a property, parents first, each key once."""
+        """Yield all properties below a property, each key once and parents before children."""
         seen = {key}
         pending = [key]
         while pending:
@@ -210,7 +211,7 @@ class PropertyAccess(abc.ABC):
 
 
 def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | None) -> Any:
-    """Unpack the value of a property; ProtocolError if it is invalid."""
+    """Unpack the value of a property, or raise ProtocolError if it is invalid."""
     try:
         return packing.unpack_tensor(tensor, limits or DEFAULT)
     except SpecError as error:
@@ -218,7 +219,7 @@ def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | No
 
 
 MAX_PROPERTIES = 1000
-"""The maximum number of properties of a tree; a server may list without end."""
+"""The maximum number of properties of a tree, because a server can list them endlessly."""
 
 _FEW = 8
 
@@ -242,7 +243,7 @@ class TreeEntry(NamedTuple):
 
 
 class PropertyTree:
-    """A snapshot by `PropertyAccess.tree`; displaying it sends no requests.
+    """A snapshot of properties made by `PropertyAccess.tree`, which can be shown without requests.
 
     Args:
       list_below: lists the properties directly below a key.
@@ -287,7 +288,7 @@ class PropertyTree:
 
 
 def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
-    """Yield all properties below a key, without recursion, because there may be many levels."""
+    """Yield all properties below a key, without recursion, because there can be many levels."""
     seen = {key}
     levels = [iter(list_below(key))]
     while levels:
@@ -352,16 +353,17 @@ def _remark(entry: TreeEntry) -> str:
 
 
 class PropertiesExtension(PropertyAccess):
-    """The properties of a server: universal ones and, once joined, the world's.
+    """The universal properties of a server and, after a join, the properties of the world.
 
-    Read, written and listed like a mapping::
+    Properties are read and written like the values of a mapping::
 
         properties = PropertiesExtension(connection)
         properties["level.seed"] = 3
         for spec in properties.walk():
             print(spec)
 
-    It can be an attribute of an environment: `make(..., extensions=...)` takes it by name.
+    This class can also become an attribute of an environment, with the name given in `make(...,
+    extensions=...)`.
 
     Args:
       connection: a connection to the server.

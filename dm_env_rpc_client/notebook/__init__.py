@@ -1,9 +1,9 @@
-"""Environments in a notebook: the widget `explore`, and rich displays with `%load_ext`.
+"""Tools for environments in notebooks, with the widget `explore` and rich displays.
 
     %load_ext dm_env_rpc_client.notebook
 
-From then on, specs and TimeSteps are shown as tables and images. Needs the extra `notebook`. The
-guide is `docs/how-to/notebooks.md`.
+After `%load_ext dm_env_rpc_client.notebook`, specs and TimeSteps are shown as tables and images.
+This package needs the extra `notebook`. The guide is `docs/how-to/notebooks.md`.
 """
 
 # Read `explorer.py` first.

@@ -1,7 +1,7 @@
-"""Controls: widgets that set the value of an action or a property, derived from its spec.
+"""Controls, which are widgets that set the value of an action or property from its spec.
 
-Buttons for a few values, sliders for a range, a line of text for everything else: numbers, lists
-and strings in JSON, a single string without quotes.
+A spec with a few values is shown as buttons and a range as sliders. All other values are shown as
+a line of text, with numbers, lists and strings in JSON. A single string has no quotes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dm_env_rpc_client.tensors.controls import checked_by, elements, few_values,
 from dm_env_rpc_client.tensors.displays.spec_tables import spec_text
 
 MAX_BUTTONS = 12
-"""Maximum number of values shown as buttons."""
+"""The maximum number of values that are shown as buttons."""
 
 MAX_SLIDERS = 8
-"""Maximum number of elements of a vector shown as sliders."""
+"""The maximum number of elements of a vector that is shown as sliders."""
 
 _MAX_SPAN = 1e6
 _FILL = ipywidgets.Layout(width="auto", min_width="0", flex="1 1 auto")
 
 
 class Control(abc.ABC):
-    """A widget that sets a value.
+    """Base class of widgets that set a value.
 
     Attributes:
       widget: the widget.
@@ -47,7 +47,7 @@ class Control(abc.ABC):
 
     @abc.abstractmethod
     def value(self) -> Any:
-        """Return the value, which conforms to the spec; SpecError if the input does not."""
+        """Return the value, or raise SpecError if the input does not conform to the spec."""
 
     @abc.abstractmethod
     def _show(self, value: Any) -> None:
@@ -175,7 +175,7 @@ class Text(Control):
 def control_for(
     spec: specs.Array, where: str, labels: Sequence[str] | None = None
 ) -> Control | None:
-    """Return a control for a spec; None if there is none, as for protobuf messages.
+    """Return a control for a spec, or None if it has none, as for protobuf messages.
 
     Args:
       spec: the spec.

@@ -46,21 +46,22 @@ def explore(
     properties: PropertyAccess | None = None,
     rate: float = 5.0,
 ) -> Explorer:
-    """Return a widget that shows and steps an environment; make it the last line of a cell.
+    """Return a widget that shows and steps an environment, to be the last line of a cell.
 
-    It shows all observations (images as images, vectors as plots), a control for each action,
-    derived from its spec, buttons that step, run and reset, plots of the rewards and the
-    returns, and the properties. The controls follow the actions of a policy. The explorer begins
-    with a reset and steps the environment in its own thread, so the kernel is free for other cells.
-    Until you `close` it, it also shows their calls of `env.reset()` and `env.step(action)`; its
-    calls and theirs wait for each other.
+    The widget shows all observations (images as images, vectors as plots), plots of the rewards
+    and the returns, and the properties. The widget has a control for each action, derived from its
+    spec, and buttons that step, run and reset. The controls follow the actions of a policy. The
+    explorer begins with a reset and steps the environment in its own thread, so the kernel is free
+    for other cells. Until you `close` the explorer, it also shows calls of `env.reset()` and
+    `env.step(action)` in other cells. Calls of the explorer and of other cells wait for each
+    other.
 
-    For a batched world, a list selects the shown row. All rows take the same action, and `policy`,
-    `action`, `keys` and `labels` are for one row.
+    For a batched world, a list selects the row to show. All rows get the same action, and
+    `policy`, `action`, `keys` and `labels` apply to one row.
 
-    Keys work while the box that lists them has the focus: the given `keys`, space for a step,
-    Enter for run and stop, r for reset. A key held down during a run sets its values in every
-    step and overrides the controls and the policy.
+    Keys work while the box that lists them has the focus. The available keys are the given `keys`,
+    space for a step, Enter for run and stop, and r for reset. A key held down during a run sets
+    its values in every step and overrides the controls and the policy.
 
     Args:
       env: any dm_env.Environment.
@@ -86,7 +87,7 @@ def explore(
 
 
 class Explorer(ipywidgets.VBox):
-    """The widget that `explore` returns; for the arguments, see `explore`."""
+    """The widget that `explore` returns, with the same arguments."""
 
     _stepper: Stepper
 
@@ -129,7 +130,7 @@ class Explorer(ipywidgets.VBox):
         stepper.reset()
 
     def close(self) -> None:
-        """Stop stepping and remove the widget from the page; the environment stays open."""
+        """Stop stepping and remove the widget from the page, but keep the environment open."""
         # ipywidgets also calls `close` if `__init__` has failed.
         if hasattr(self, "_stepper"):
             self._stepper.close()
@@ -187,7 +188,7 @@ class Explorer(ipywidgets.VBox):
         )
 
     def _make_rows(self, env: OneRow) -> ipywidgets.Dropdown:
-        """Return the list of the rows of a batched world."""
+        """Return the widget that lists the rows of a batched world."""
         rows = ipywidgets.Dropdown(
             options=range(env.num_envs),
             description="row",
@@ -256,12 +257,12 @@ class Explorer(ipywidgets.VBox):
             stepper.step(lambda _: self._chosen(self._keyboard.keys.take()))
 
     def _was_set(self, control: Control) -> None:
-        """Take a step after a button of an action, but not after a slider or a text."""
+        """Take a step if an action's button was clicked, but not for a slider or a text."""
         if control.is_move:
             self._press("act")
 
     def _act(self, timestep: dm_env.TimeStep) -> Any:
-        """Return the action for a step of a run."""
+        """Return the action for the next step of a run."""
         pressed = self._keyboard.keys.take()
         self._is_led = not pressed and self._source.value != _BY_HAND
         if pressed:
@@ -283,7 +284,10 @@ class Explorer(ipywidgets.VBox):
         return rebuild(self._action_spec, values, ROOT)
 
     def _show(self, progress: Progress) -> int:
-        """Show the progress of the stepper; called in its thread."""
+        """Show the progress of the stepper.
+
+        The stepper calls this method in its own thread.
+        """
         sent, error = 0, progress.error
         if progress.timestep is not None:
             try:

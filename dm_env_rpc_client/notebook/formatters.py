@@ -1,6 +1,7 @@
 """IPython formatters for classes of dm_env: TimeSteps, specs, and dictionaries of specs.
 
-The classes belong to another library, so IPython's table of formatters replaces display methods.
+These classes are part of another library and have no display methods, so the formatters are added
+to IPython's table of formatters.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def unload_ipython_extension(ipython: Any) -> None:
 
 
 def _show_dict(value: dict[Any, Any]) -> str | None:
-    """Return specs as a table; None for any other dictionary, which IPython shows as text."""
+    """Return specs as a table, or None for other dictionaries, which IPython shows as text."""
     return spec_table(value) if are_specs(value) else None
 
 

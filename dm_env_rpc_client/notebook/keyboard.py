@@ -1,4 +1,4 @@
-"""The box on the page that receives key presses."""
+"""A box on the page that receives key presses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class KeyPad(anywidget.AnyWidget):
-    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` while focused.
+    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` if it has the focus.
 
-    Keys are named as in the browser's `KeyboardEvent.key`, letters in lower case.
+    Keys have the names of the browser's `KeyboardEvent.key`, with letters in lower case.
     """
 
     _esm = _HERE / "keypad.js"

@@ -1,4 +1,4 @@
-"""A view of observations: a widget for each image, a table for everything else."""
+"""A view of observations, with a widget for each image and a table for everything else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dm_env_rpc_client.tensors.displays.spec_tables import ANY, value_range
 from dm_env_rpc_client.tensors.displays.values import show_value
 
 SIDE, SIDE_OF_MANY = 480, 230
-"""Longer side of an image on the page, in pixels: of a single image, and of one of several."""
+"""The longer side, in pixels, of a single image on the page and of one image of several."""
 
 SHARP_SIDE = 1280
-"""Longer side of the file of a still image: screens may have two dots per pixel."""
+"""The longer side of a still image file, because a screen can have two dots per pixel."""
 
 _ROOT = "observation"
 

@@ -1,4 +1,4 @@
-"""A panel that shows and sets properties, of a server or of an environment in this process."""
+"""A panel that shows and sets the properties of a server or of a local environment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from dm_env_rpc_client.tensors.displays.values import show_value
 
 
 class LocalProperties(PropertyAccess):
-    """The interface of `PropertiesExtension` for an environment in this process.
+    """The same interface as `PropertiesExtension` for an environment in this process.
 
-    Values are strings. A refusal of the environment raises the error that a server would send.
+    All values are strings. If the environment refuses an operation, the same error is raised as
+    for a server.
 
     Args:
       environment: the environment.
@@ -47,7 +48,7 @@ class LocalProperties(PropertyAccess):
 
 
 MAX_SHOWN = 200
-"""Maximum number of shown properties."""
+"""The maximum number of properties that are shown."""
 
 _CENTRED = ipywidgets.Layout(align_items="center")
 
@@ -117,7 +118,7 @@ class PropertyPanel:
         return ipywidgets.HBox([name, cell, description], layout=_CENTRED)
 
     def _control(self, entry: TreeEntry) -> Control | None:
-        """Return a control with the current value for a writable property."""
+        """Return a control that shows the current value of a writable property."""
         spec = entry.spec
         if not spec.writable or spec.spec is None:
             return None
@@ -139,5 +140,5 @@ class PropertyPanel:
         self._note.value = f"{markup.escape(key, 200)} = {markup.escape(value, 80)} written"
 
     def control(self, key: str) -> Any:
-        """Return the control of a shown, writable property."""
+        """Return the control of a property that is writable and shown."""
         return self._controls[key]

@@ -1,8 +1,8 @@
-"""An environment stepped in its own thread, so that the kernel never waits for it.
+"""Stepping of an environment in a separate thread, so that the kernel never waits.
 
-The thread makes all calls of the explorer to the environment and to its properties, in the order of
-the requests. During a run, it also takes a step when one is due and no call is pending. Calls by
-other threads, such as that of another cell, are shown, too.
+The thread makes all calls of the explorer to the environment and to its properties, in the order
+of the requests. During a run, it also takes a step when one is due and no call is pending. Calls
+by other threads, such as a call in another cell, are also shown.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from dm_env_rpc_client.tensors.displays.progress import Progress
 _log = logging.getLogger(__name__)
 
 Saw = Callable[[Any, dm_env.TimeStep], object]
-"""Called with an action and the resulting TimeStep; with None for a FIRST TimeStep."""
+"""A callback for an action and the resulting TimeStep.
+
+The action is None for a FIRST TimeStep.
+"""
 
 
 class Watch:
     """A callback for every `step` and `reset` of an environment, including calls by other code.
 
-    It replaces both methods on the object until `close`. Calls of several threads wait for each
-    other. For an object without a `__dict__`, it only sees the calls that it makes itself.
+    The watch replaces both methods of the object until `close`. Calls of several threads wait for
+    each other. For an object without a `__dict__`, the callback is only called for calls made
+    through the watch itself.
 
     Args:
       env: the environment.
@@ -89,20 +93,23 @@ def _begins(timestep: dm_env.TimeStep) -> bool:
 
 
 DRAW_SECONDS = 0.05
-"""Minimum time between two reports of a run, in seconds."""
+"""The minimum time between two reports of a run, in seconds."""
 
 BYTES_PER_SECOND = 400_000
-"""The limit for reports; a Jupyter server drops output beyond a million bytes per second."""
+"""The maximum rate of reports.
+
+A Jupyter server drops output beyond a million bytes per second.
+"""
 
 CLOSE_SECONDS = 1.0
-"""Time, in seconds, that `close` waits for a call in progress."""
+"""The time, in seconds, that `close` waits for a call in progress."""
 
 _CONTINUE = object()
 _SEEN = object()
 
 
 class Stepper:
-    """A proxy that calls the environment in its own thread; requests return immediately.
+    """A proxy that calls the environment in a separate thread, so that requests return at once.
 
     Args:
       env: the environment. Calls of other threads wait for the call in progress.
@@ -150,11 +157,11 @@ class Stepper:
         self.call(self._watch.reset)
 
     def step(self, choose: Callable[[dm_env.TimeStep], Any]) -> None:
-        """Request a step with the action that `choose` returns; a reset after an episode."""
+        """Request a step with the action that `choose` returns, or a reset after an episode."""
         self.call(lambda: self._advance(choose))
 
     def run(self) -> None:
-        """Start a run: steps until `stop`, an error or `close`."""
+        """Start a run, which takes steps until `stop`, `close` or an error."""
         self._should_run = True
         self._calls.put(_CONTINUE)
 
@@ -164,11 +171,13 @@ class Stepper:
         self._calls.put(_CONTINUE)
 
     def call(self, action: Callable[[], object]) -> None:
-        """Request another call in the thread; an exception is shown as an error."""
+        """Request another call in the thread, whose exceptions are shown as errors."""
         self._calls.put(action)
 
     def show_other(self, timestep: dm_env.TimeStep) -> None:
-        """Continue with another running sequence; called within `call`.
+        """Continue with another running sequence.
+
+        This method must be called within `call`.
 
         Args:
           timestep: the last TimeStep of that sequence.
@@ -176,7 +185,10 @@ class Stepper:
         self._progress.begin(timestep)
 
     def close(self) -> None:
-        """End the thread; the environment stays open. A second call does nothing."""
+        """End the thread, but keep the environment open.
+
+        A second call does nothing.
+        """
         self._should_run = False
         self._watch.close()
         self._calls.put(None)
@@ -221,7 +233,7 @@ class Stepper:
             self._watch.step(choose(self._progress.timestep))
 
     def _saw(self, action: Any, timestep: dm_env.TimeStep) -> None:
-        """Record a step or reset of any thread; the caller holds the lock of the watch."""
+        """Record a step or reset of any thread, while the caller holds the lock of the watch."""
         if action is None:
             self._progress.begin(timestep)
         else:

@@ -1,9 +1,10 @@
 """A TCP proxy that corrupts its traffic, for testing clients and servers on bad networks.
 
-A single thread runs everything in an event loop. Each direction of a connection has two tasks: one
-reads and puts each piece with its due time into the queue of a `_Flow`, the other sends. Ends of
-connections pass through the same queue, so order and delay apply to them, too. Controls have taken
-effect when they return.
+A single thread runs the whole proxy in an event loop. Each direction of a connection has two
+tasks. The first task reads pieces and puts each piece with its due time into the queue of a
+`_Flow`, and the second task sends the pieces. The ends of connections pass through the same queue,
+so they are delayed and stay in order like data. When a control method returns, it has taken
+effect.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.net.addresses import Target
 
 Direction: TypeAlias = Literal["to_server", "to_client", "both"]
-"""The bytes that a fault affects: requests, answers, or both."""
+"""The direction of the bytes that a fault affects, which are requests, answers, or both."""
 
 _READ_BYTES = 1 << 16
 _QUEUED_BYTES = 1 << 22
-"""Maximum number of buffered bytes in one direction of a connection."""
+"""The maximum number of buffered bytes in one direction of a connection."""
 
 _BANDWIDTH_SECONDS = 0.01
-"""Duration of one piece at limited bandwidth, in seconds."""
+"""The duration of one piece at limited bandwidth, in seconds."""
 
 _SENDS_IN_A_ROW = 500
-"""Number of sends after which other connections and the controls get a turn."""
+"""The number of sends after which other connections and control methods are served."""
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: an RST instead of a FIN.
 
 _TCP = (socket.AF_INET, socket.AF_INET6)
 
 _Piece: TypeAlias = bytes | None
-"""Bytes to send; empty for the end of a direction (FIN), None for a reset (RST)."""
+"""The bytes to send, or b"" to end a direction (FIN), or None to reset a connection (RST)."""
 
 
 class _Flow:
@@ -136,14 +137,14 @@ class FaultProxy:
         return sum(map(bool, tuple(self._links.values())))
 
     def reset(self) -> None:
-        """Reset all open connections at both ends (RST); new ones are accepted as before."""
+        """Reset all open connections at both ends (RST), but accept new connections as before."""
         self._call(self._reset)
 
     def blackhole(self, direction: Direction = "both") -> None:
         """Block all traffic, as when a cable is pulled, until `resume`.
 
-        Both ends can still send until buffers are full, and see neither bytes nor the end of the
-        other. New connections of clients are accepted, as a kernel would.
+        Both ends can still send until buffers are full, but receive neither bytes nor the end of
+        the connection. New connections of clients are accepted, as a kernel would accept them.
 
         Args:
           direction: the blocked direction.
@@ -157,7 +158,7 @@ class FaultProxy:
         self._call(hold)
 
     def resume(self) -> None:
-        """End `blackhole`: traffic sent meanwhile arrives now, without loss."""
+        """End `blackhole`, and deliver the traffic sent in the meantime without loss."""
 
         async def release() -> None:
             for passable in self._passable.values():
@@ -166,7 +167,7 @@ class FaultProxy:
         self._call(release)
 
     def half_close(self, direction: Direction) -> None:
-        """End one direction of all open connections (FIN); the other one goes on.
+        """End one direction of all open connections (FIN), but keep the other direction open.
 
         Args:
           direction: "to_client" looks like a server that has shut down its side. Bytes that still
@@ -184,7 +185,7 @@ class FaultProxy:
         self._call(shut_down)
 
     def corrupt(self, direction: Direction, count: int = 1, after: int = 0) -> None:
-        """Change bytes that arrive from now on, on any connection.
+        """Change bytes that arrive from now on in any connection.
 
         Args:
           direction: the affected bytes; "both" changes `count` bytes in each direction.
@@ -205,7 +206,10 @@ class FaultProxy:
         self._call(add)
 
     def close(self) -> None:
-        """Reset all connections and stop; a second call does nothing."""
+        """Reset all connections and stop the proxy.
+
+        A second call does nothing.
+        """
         with self._lock:
             if self._thread.is_alive():
                 self._loop.call_soon_threadsafe(self._accepting.cancel)
@@ -221,7 +225,7 @@ class FaultProxy:
         return f"<FaultProxy at {self.address}: {self.connection_count} connections>"
 
     def _call(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a function in the thread, and wait for it."""
+        """Run a coroutine function in the thread of the event loop, and wait for its result."""
         # Under the lock, so that `close` cannot end the loop before the result.
         with self._lock:
             if self._thread.is_alive():
@@ -257,7 +261,7 @@ class FaultProxy:
             self._newest = self._loop.create_task(self._forward(client))
 
     async def _forward(self, client: socket.socket) -> None:
-        """Connect a client with the server until both directions have ended, or one is reset."""
+        """Connect a client to the server until both directions have ended or one is reset."""
         link = asyncio.current_task()
         assert link is not None
         # Not earlier: a task that is cancelled before it runs would close nothing.
@@ -294,7 +298,7 @@ class FaultProxy:
                 del self._links[link]
 
     async def _connected(self) -> socket.socket:
-        """Return a connection to the first address that accepts one."""
+        """Return a connection to the first address that accepts a connection."""
         for family, where in self._addresses:
             server = socket.socket(family, socket.SOCK_STREAM)
             server.setblocking(False)
@@ -311,7 +315,7 @@ class FaultProxy:
         raise ConnectionRefusedError
 
     async def _receive(self, flow: _Flow) -> None:
-        """Read one direction to its end."""
+        """Read from one direction of a connection until its end."""
         contents: _Piece = b""
         while True:
             try:
@@ -355,7 +359,7 @@ class FaultProxy:
         return bytes(changed)
 
     async def _send(self, flow: _Flow) -> None:
-        """Send one direction until its end, or until `half_close`."""
+        """Send to one direction of a connection until its end or until `half_close`."""
         passable = self._passable[flow.name]
         piece: _Piece = b""
         try:
@@ -394,7 +398,7 @@ class FaultProxy:
 
 
 def _resolve(address: str) -> Sequence[Any]:
-    """Return the addresses to connect to, by preference, as pairs of family and address."""
+    """Return the addresses to connect to, as pairs of family and address in preferred order."""
     target = Target.parse(address)
     if target.path:
         return [(socket.AF_UNIX, target.path)]

@@ -1,7 +1,7 @@
 """Options and fixtures for pytest.
 
-If this package is installed, every pytest run loads this file. It therefore imports only pytest
-and the table of options, which imports little else; fixtures import the modules that they use.
+If this package is installed, every pytest run loads this file. To keep this fast, the file imports
+only pytest and the table of options, and fixtures import the modules that they use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options, each as --dm-env-rpc-NAME."""
+    """Add the options to pytest, each as --dm-env-rpc-NAME."""
     group = parser.getgroup("dm_env_rpc", "environments over dm_env_rpc")
     group.addoption(
         "--dm-env-rpc-address",
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the findings of the compliance suite, each once.
+    """List each finding of the compliance suite once in the summary.
 
     In pytest's own lines, the path of this package may leave no room for them.
     """
@@ -70,7 +70,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
-    """The options of the compliance suite for the server under test."""
+    """Return the options of the compliance suite for the server under test."""
     from dm_env_rpc_client.compliance.options import Options
     from dm_env_rpc_client.errors import SpecError
 
@@ -85,7 +85,7 @@ def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
 def dm_env_rpc_address(
     request: pytest.FixtureRequest, dm_env_rpc_compliance_options: Options
 ) -> Iterator[str]:
-    """The address of the server under test, which --dm-env-rpc-command starts."""
+    """Return the address of the server under test, started by --dm-env-rpc-command if given."""
     from dm_env_rpc_client.environment.server_location import launched
 
     given, command = _option(request, "address"), _option(request, "command")
@@ -102,7 +102,7 @@ def dm_env_rpc_address(
 
 @pytest.fixture
 def dm_env_rpc_server() -> Iterator[Callable[..., Server]]:
-    """Host environments in the test: call it with the arguments of `server.serve`.
+    """Return a function that hosts environments in the test, with the arguments of `server.serve`.
 
     Its servers are stopped after the test; the first error inside them fails the test.
     """
@@ -126,7 +126,7 @@ def dm_env_rpc_server() -> Iterator[Callable[..., Server]]:
 def dm_env_rpc_connection(
     dm_env_rpc_address: str, dm_env_rpc_compliance_options: Options
 ) -> Iterator[Connection]:
-    """A connection to the server under test."""
+    """Return a connection to the server under test."""
     from dm_env_rpc_client.client.connecting import connect
 
     with connect(dm_env_rpc_address, **_connecting(dm_env_rpc_compliance_options)) as connection:
@@ -139,7 +139,7 @@ def dm_env_rpc_env(
     dm_env_rpc_address: str,
     dm_env_rpc_compliance_options: Options,
 ) -> Iterator[DmEnvAdaptor]:
-    """The environment of the server under test, in a new world or the named one."""
+    """Return the environment of the server under test, in a new world or in a given world."""
     from dm_env_rpc_client.environment.worlds import join_world, make
 
     options = dm_env_rpc_compliance_options

@@ -1,4 +1,7 @@
-"""A server that runs a test's script. The only file in this room that imports grpc."""
+"""A server that runs a script provided by a test.
+
+This file is the only one in `dm_env_rpc_client/testing` that imports grpc.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ from dm_env_rpc_client.transports.net.listening import listen
 Request = EnvironmentRequest
 Response = EnvironmentResponse
 Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response | bytes]]
-"""Takes the requests and the context of a stream, and yields responses or raw bytes."""
+"""A function from the requests and the context of a stream to its responses or raw bytes."""
 
 Answer: TypeAlias = protobuf_message.Message | bytes | DmEnvRpcError | None
 
 _STREAMS = 64
-"""Maximum number of open streams."""
+"""The maximum number of streams that can be open at once."""
 
 _STOP_SECONDS = 0.1
 
@@ -75,7 +78,10 @@ class ScriptedServer:
         self._server.start()
 
     def stop(self) -> None:
-        """End open streams and stop; a second call does nothing."""
+        """End all open streams and stop the server.
+
+        A second call does nothing.
+        """
         self._server.stop(_STOP_SECONDS).wait()
         self._executor.shutdown()
 
@@ -107,7 +113,7 @@ class ScriptedServer:
 
 
 def answering(*answers: Answer) -> Script:
-    """Return a script that answers the first request with the first answer, and so on.
+    """Return a script that answers each request with the next of the given answers.
 
     Args:
       *answers: for each request in turn a payload such as `StepResponse`, a whole
@@ -135,7 +141,7 @@ def answering(*answers: Answer) -> Script:
 
 
 def echo(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    """A script that answers every extension among the requests with itself.
+    """Answer every extension message among the requests with the same message.
 
     Args:
       requests: the requests of the stream.

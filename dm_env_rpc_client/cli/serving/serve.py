@@ -75,8 +75,7 @@ class _What(options.Group):
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool, conversion: Conversion) -> Source:
-        """Return the source of the environments after a successful trial, unless `--no-try` is
-        set.
+        """Return the source of the environments, tried once unless `--no-try` is set.
 
         Raises:
           UsageError: no environment is named, or it cannot be created.
