@@ -41,7 +41,7 @@ _short.maxstring = _short.maxother = _short.maxlong = 80
 
 
 def seconds(name: str, value: Seconds, *, least: float | None = None, none: str = "") -> Seconds:
-    """Validate a time and return it.
+    """Validate a time in seconds and return it.
 
     Args:
       name: the name of the argument.
@@ -197,7 +197,7 @@ def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
     """Validate that a str is one of `known` and return it, or raise SpecError with the choices."""
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(map(repr, known))
-        raise SpecError(f"no {name} {shown(value)}; choose one of {listed}")
+        raise SpecError(f"unknown {name} {shown(value)}; choose one of {listed}")
     return value
 
 

@@ -244,7 +244,7 @@ class ConnectionClosedError(DmEnvRpcClientError, ConnectionError):
 
 
 class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
-    """The connection failed, or answers can no longer be matched to requests with certainty.
+    """The connection failed, or answers can no longer be matched to requests reliably.
 
     `__cause__` is the first error of the connection. Open a new connection.
 
@@ -279,7 +279,9 @@ class DeadlineExceededError(DmEnvRpcClientError, TimeoutError):
 
 
 class EnvironmentsFailedError(DmEnvRpcClientError):
-    """Some environments of a batch failed; the answers of all others have been read.
+    """Some environments of a batch failed.
+
+    The answers of all other environments have been read.
 
     `__cause__` is the first failure.
 
@@ -301,7 +303,9 @@ class EnvironmentsFailedError(DmEnvRpcClientError):
 
 
 class AgentsFailedError(DmEnvRpcClientError):
-    """Some agents of a world failed; the streams of all its agents have been ended.
+    """Some agents of a world failed.
+
+    The streams of all agents of the world have been ended.
 
     `__cause__` is the first failure.
 
@@ -383,7 +387,7 @@ class ProtocolError(DmEnvRpcClientError):
 
 
 class RecordingError(DmEnvRpcClientError):
-    """A recording cannot be written, or a file is not a recording or is damaged."""
+    """A recording cannot be written, or a file is damaged or is not a recording."""
 
 
 class SpecError(DmEnvRpcClientError, ValueError):

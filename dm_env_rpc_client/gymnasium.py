@@ -1,4 +1,4 @@
-"""Registration of remote environments with Gymnasium, on import.
+"""Registration of remote environments with Gymnasium when this module is imported.
 
 `gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` and `gymnasium.make_vec`
 import this module, by Gymnasium's own convention for ids in other packages. The registered classes

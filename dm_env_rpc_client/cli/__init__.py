@@ -1,4 +1,4 @@
-"""The command `dm-env-rpc`; see `dm-env-rpc --help`.
+"""The command `dm-env-rpc`, whose usage is shown by `dm-env-rpc --help`.
 
 The guide is `docs/reference/command-line.md`.
 """

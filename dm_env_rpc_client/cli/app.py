@@ -1,4 +1,4 @@
-"""The command line: all commands, `--version` and `-h`."""
+"""The command line, with all commands, `--version` and `-h`."""
 
 from __future__ import annotations
 

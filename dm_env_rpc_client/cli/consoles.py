@@ -62,7 +62,7 @@ def table(
     title: str | None = None,
     numbers: bool = False,
 ) -> rich.table.Table:
-    """Return a table of values; `numbers` aligns all columns to the right."""
+    """Return a table of values, with right-aligned columns if `numbers` is set."""
     made = rich.table.Table(title=title, title_justify="left", box=rich.box.SIMPLE)
     for column in columns:
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")

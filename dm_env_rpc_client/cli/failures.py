@@ -108,7 +108,7 @@ def ignore_signals_to_end() -> None:
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn an exception of a command into a line on stderr and an exit code."""
+    """Convert an exception of a command to one line on stderr and an exit code."""
     try:
         yield
     except (typer.Exit, SystemExit):

@@ -16,12 +16,12 @@ _COMPLETION_VARIABLE = "_DM_ENV_RPC_COMPLETE"
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a help text."""
+    """Format commands as the examples at the end of a help text."""
     return "Examples:\n\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Commands(typer.core.TyperGroup):
-    """A group of commands that report an error in one line, without a traceback."""
+    """A group of commands that report each error in one line, without a traceback."""
 
     _has_reported = False
 

@@ -1,4 +1,4 @@
-"""`dm-env-rpc init` and `dm-env-rpc standalone`."""
+"""The commands `dm-env-rpc init` and `dm-env-rpc standalone`."""
 
 from __future__ import annotations
 

@@ -242,7 +242,9 @@ class World(Server):
 
         create, join = parse_settings(self.create_settings), parse_settings(self.join_settings)
         if self.world_name is not None and create:
-            raise UsageError("--create is for a new world, --world joins an existing one")
+            raise UsageError(
+                "--create cannot be combined with --world, which joins an existing world"
+            )
         with contextlib.ExitStack() as stack:
             if self.world_name is None:
                 how = self._connecting(**options)

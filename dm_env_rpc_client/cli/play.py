@@ -1,4 +1,4 @@
-"""`dm-env-rpc play`: an environment in the window of `gymnasium.utils.play`."""
+"""The command `dm-env-rpc play`, which shows an environment in a window."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def _open_display() -> None:
         is_found, reason = False, str(error)
     if not is_found:
         raise UsageError(
-            f"play needs a display for its window: {reason}; play on a machine with a screen "
-            "(over ssh: ssh -X), or explore(env) in a notebook"
+            f"play needs a display for its window: {reason}; run it on a machine with a screen "
+            "(over ssh: ssh -X), or use explore(env) in a notebook"
         )
 
 
@@ -150,11 +150,11 @@ def _remote(
     name = playing.observation or largest_image(shown.observation_spec())
     if name is None:
         raise UsageError(
-            f"the environment at {world.address} has no image to play by: no observation is an "
-            "image such as uint8 [height, width, 3], and it does not render as rgb_array; "
-            f"observations: {shapes_text(shown.observation_spec())}{refusal}. Serve it with an "
-            "image among its observations, or as a Gymnasium environment with the render mode "
-            "rgb_array; explore(env) in a notebook shows any"
+            f"the environment at {world.address} has no image to show: no observation is an "
+            "image such as uint8 [height, width, 3], and the environment does not render as "
+            f"rgb_array; observations: {shapes_text(shown.observation_spec())}{refusal}. Serve "
+            "the environment with an image among its observations, or as a Gymnasium environment "
+            "with the render mode rgb_array; explore(env) in a notebook shows any environment"
         )
     return GymnasiumEnv(shown, render_mode="rgb_array", render_observation=name), env
 
@@ -250,7 +250,7 @@ def _bind(
         found = _BINDING.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"a key binding looks like left=0, w=throttle:1 or w=arm[0]:0.5, got {text!r}"
+                f"a key binding must look like left=0, w=throttle:1 or w=arm[0]:0.5, got {text!r}"
             )
         value = parse_settings([f"value={found['value']}"])["value"]
         where = f"--keys {text}: "
@@ -262,7 +262,7 @@ def _bind(
             code = pygame.key.key_code(found["key"])
         except ValueError:
             raise UsageError(
-                f"{where}there is no key {found['key']!r}; a key is a character, or a name such as "
+                f"{where}unknown key {found['key']!r}; use a character, or a name such as "
                 f"left, space, return or f1, or {_IDLE}"
             ) from None
         changes[pygame.key.name(code)] = [change]

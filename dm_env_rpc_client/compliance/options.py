@@ -67,7 +67,7 @@ def _option(default: Any, *flag: Any) -> Any:
 
 
 def _settings(name: str) -> Any:
-    """Return a field for settings, empty by default."""
+    """Return a dataclass field for settings, with an empty default."""
     return dataclasses.field(default_factory=dict, metadata={"flag": Flag(name, Kind.SETTINGS)})
 
 
@@ -200,7 +200,7 @@ class Options:
         self.load_policy()
 
     def security(self) -> dict[str, Any]:
-        """Return the arguments of `connect` for TLS, token and `insecure`.
+        """Return the arguments for `connect` that set TLS, the token and `insecure`.
 
         Raises:
           SpecError: a file cannot be read, or its contents are invalid.

@@ -176,7 +176,7 @@ class Result:
         return f"{received}; expected {one_line(self.expected, _SUMMARY)}"
 
     def as_report(self, before: str = "") -> str:
-        """Return the finding as lines of text, the received message first.
+        """Return the finding as lines of text that begin with the received message.
 
         Args:
           before: the beginning of the first line.

@@ -64,7 +64,7 @@ def _described(request: envelopes.Request | None) -> str:
 
 
 class Probe:
-    """A stream that records sent messages and counts pending ones.
+    """A stream that records sent messages and counts pending requests.
 
     Args:
       address: the server.
@@ -262,7 +262,10 @@ class Probe:
         self._stream.abort()
 
     def close(self) -> None:
-        """Close the stream; a second call does nothing."""
+        """Close the stream.
+
+        A second call does nothing.
+        """
         if self.is_open:
             self.is_open = False
             self._stream.close(_CLOSE_SECONDS)
@@ -445,7 +448,7 @@ class ProbeAgent:
         return response
 
     def run(self) -> None:
-        """Step until a sequence is running; do nothing if one already is."""
+        """Step until a sequence is running, or do nothing if a sequence is already running."""
         for _ in range(_RUNNING_WITHIN):
             if self.state is State.RUNNING:
                 return

@@ -1,4 +1,4 @@
-"""The runner of checks against a server, in the order of their table.
+"""The runner, which runs checks against a server in the order of the table of checks.
 
 A check that needs more clients at once than the server accepts (`clients_at_once.py`) is skipped.
 """
@@ -173,7 +173,7 @@ class Suite:
         return found if self._gone is None else [self._gone]
 
     def _builds_on(self, check: Check) -> list[Check]:
-        """Return the prerequisites of a check, and the other check that reports its violation.
+        """Return the prerequisites of a check, and any other check that reports its violation.
 
         The dependencies can have cycles, because any check can be the cause of another finding.
         """
@@ -308,7 +308,7 @@ def _result(check: Check, outcome: Outcome, **details: Any) -> Result:
 def run(
     address: str, options: Options = _DEFAULTS, checks: Iterable[Check] = CHECKS
 ) -> Iterator[Result]:
-    """Run checks against a server one by one, prerequisites first.
+    """Run checks one by one against a server, with prerequisites first.
 
     Args:
       address: the server, such as "localhost:50051".

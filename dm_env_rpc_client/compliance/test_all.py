@@ -1,4 +1,4 @@
-"""Each check as a test, for `pytest --pyargs dm_env_rpc_client.compliance`.
+"""Tests for `pytest --pyargs dm_env_rpc_client.compliance`, one for each check.
 
 pytest truncates the summary line of a failed test at the width of the terminal, so names are short
 and texts begin with the server's answer.

@@ -138,7 +138,7 @@ class Trial:
                 if is_last or not violation.is_unanswered:
                     raise
             probe.close()
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("the last attempt must return or raise")
 
     def _open(self) -> Probe:
         if not self.facts.connections:
@@ -153,7 +153,7 @@ class Trial:
         raise ViolationError(
             f"an answer on one of {self.facts.connections} connections",
             "LeaveWorldRequest",
-            f"none within {_GONE_SECONDS} s after the other connections were closed",
+            f"no answer within {_GONE_SECONDS} s after the other connections were closed",
             is_unanswered=True,
         )
 

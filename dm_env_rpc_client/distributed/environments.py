@@ -100,7 +100,7 @@ class RemoteEnvironments:
 
 
 class ActorEnvironments(Protocol):
-    """The N environments of an actor.
+    """The interface to the N environments of an actor.
 
     `put` accepts the results of `begin` and `step`. An EnvironmentsFailedError identifies
     environments by their indices.
@@ -110,7 +110,7 @@ class ActorEnvironments(Protocol):
         """Open the environments if they are not open, and return the specs of one of them."""
 
     def begin(self) -> Any:
-        """Begin a sequence in each environment, and return the first TimeSteps."""
+        """Begin a sequence in each environment and return the FIRST TimeSteps."""
 
     def step(self, actions: Any, latest: Any) -> Any:
         """Step each environment, or begin its next sequence after a LAST TimeStep.
@@ -216,7 +216,9 @@ class _Together(_Environments[RemoteEnvironments]):
             failures = {self._env_ids[row]: each for row, each in error.failures.items()}
             raise _failed(failures, self._where) from error
         except SpecError as error:
-            raise SpecError(f"{self._where}, whose first is {self._env_ids[0]}: {error}") from error
+            raise SpecError(
+                f"{self._where}, whose first environment is {self._env_ids[0]}: {error}"
+            ) from error
 
 
 class _Separate(_Environments[MakeEnv]):

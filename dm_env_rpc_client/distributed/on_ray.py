@@ -144,8 +144,8 @@ class RayServers:
         except ray.exceptions.GetTimeoutError as error:
             self.close()
             raise DeadlineExceededError(
-                f"{num_servers} servers were not ready within {start_timeout} s; the cluster has "
-                f"{ray.available_resources()} left"
+                f"{num_servers} servers were not ready within {start_timeout} s; resources left "
+                f"in the cluster: {ray.available_resources()}"
             ) from error
         except BaseException:
             self.close()
@@ -300,7 +300,7 @@ class RayRollouts(Rollouts):
         return list(self._losses)
 
     def update(self, weights: Any) -> None:
-        """Set the policy's weights for all batches that begin from now on.
+        """Set the policy's weights for all batches that begin after this call.
 
         Args:
           weights: the new weights, such as arrays. The policy gets a copy with read-only arrays.
@@ -379,8 +379,9 @@ class RayRollouts(Rollouts):
             ready, _ = self._ray.wait(list(opening), timeout=deadline.remaining)
             if not ready:
                 raise DeadlineExceededError(
-                    f"{len(opening)} of {len(self._fleet)} actors have not made their environments "
-                    f"within {timeout} s; the cluster has {self._ray.available_resources()} left"
+                    f"{len(opening)} of {len(self._fleet)} actors did not create their "
+                    f"environments within {timeout} s; resources left in the cluster: "
+                    f"{self._ray.available_resources()}"
                 )
             opened[opening.pop(ready[0]).number] = result(ready[0])
         for number in self._actors:

@@ -159,7 +159,7 @@ class Worker:
                     name = f"{what} {'.'.join(map(str, path))!r}" if path else what
                     raise SpecError(
                         f"the policy returned {name} with shape {leaf.shape}; expected a first "
-                        f"axis of {count}, one for each environment of the actor"
+                        f"axis of length {count}, the number of environments of the actor"
                     )
         return copied
 
@@ -230,7 +230,7 @@ class Rollouts(abc.ABC):
         return len(self._actors) * self._envs_per_actor
 
     def update(self, weights: Any) -> None:
-        """Set the policy's weights for all batches that begin from now on.
+        """Set the policy's weights for all batches that begin after this call.
 
         Args:
           weights: the new weights, such as arrays, which the policy must not change.

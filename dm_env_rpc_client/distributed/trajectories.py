@@ -96,7 +96,7 @@ class EnvironmentSpecs(NamedTuple):
             if expected != found:
                 raise SpecError(
                     f"{label} has another {kind}_spec than the environments before it: "
-                    f"{difference(expected, found)}; all environments of rollouts have the same"
+                    f"{difference(expected, found)}; all environments must have the same specs"
                 )
 
 
@@ -201,7 +201,7 @@ class _Field:
 
 def _allocate(spec: Any, shape: tuple[int, int], stand_in: int, where: str) -> Array:
     if not hasattr(spec, "dtype"):
-        raise SpecError(f"{where}: a spec of an array is expected, got {spec!r}")
+        raise SpecError(f"{where} must have an array spec, got {spec!r}")
     length, count = shape
     stacked = batch_spec(batch_spec(spec, count), length)
     filling = None if stacked.dtype == object else stand_in

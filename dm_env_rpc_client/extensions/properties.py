@@ -78,7 +78,7 @@ class PropertySpec:
             try:
                 self.spec = specs.tensor_spec_to_dm_env_spec(tensor_spec)
             except SpecError as error:
-                raise ProtocolError(f"the spec of property {key!r}: {error}") from error
+                raise ProtocolError(f"the spec of property {key!r} is invalid: {error}") from error
 
     @classmethod
     def of_text(cls, key: str, *, readable: bool, writable: bool, listable: bool) -> PropertySpec:
@@ -215,7 +215,7 @@ def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | No
     try:
         return packing.unpack_tensor(tensor, limits or DEFAULT)
     except SpecError as error:
-        raise ProtocolError(f"the value of property {key!r}: {error}") from error
+        raise ProtocolError(f"the value of property {key!r} is invalid: {error}") from error
 
 
 MAX_PROPERTIES = 1000
@@ -421,5 +421,5 @@ class PropertiesExtension(PropertyAccess):
         answered = response.WhichOneof("payload")
         if not is_response or answered != field:
             found = answered if is_response else answer.type_url or "nothing"
-            raise ProtocolError(f"the answer to {field} holds {found or 'no payload'}")
+            raise ProtocolError(f"the answer to {field} contains {found or 'no payload'}")
         return getattr(response, field)

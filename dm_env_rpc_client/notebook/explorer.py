@@ -1,4 +1,4 @@
-"""`explore`: a widget that shows and steps an environment in a notebook."""
+"""The function `explore`, which returns a widget that shows and steps an environment."""
 
 from __future__ import annotations
 
@@ -143,7 +143,9 @@ class Explorer(ipywidgets.VBox):
         unknown = labels.keys() - self._specs.keys()
         if unknown:
             known = ", ".join(map(repr, self._specs)) or "none"
-            raise SpecError(f"labels for the unknown action {min(unknown)!r}; actions: {known}")
+            raise SpecError(
+                f"labels are given for the unknown action {min(unknown)!r}; actions: {known}"
+            )
         controls = {}
         for name, spec in self._specs.items():
             control = control_for(spec, f"action {name!r}", labels.get(name))

@@ -1,4 +1,4 @@
-"""IPython formatters for classes of dm_env: TimeSteps, specs, and dictionaries of specs.
+"""IPython formatters for the TimeSteps and specs of dm_env, and for dictionaries of specs.
 
 These classes are part of another library and have no display methods, so the formatters are added
 to IPython's table of formatters.

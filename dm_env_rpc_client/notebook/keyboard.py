@@ -29,7 +29,7 @@ class KeyPad(anywidget.AnyWidget):
 
 
 class Keyboard:
-    """The box on the page, and the effects of its keys.
+    """The keyboard control, with a box on the page and the effects of its keys.
 
     Args:
       keys: for each key an action, or some of its values, nested or by flat name; None derives

@@ -1,4 +1,4 @@
-"""A TCP proxy that corrupts its traffic, for testing clients and servers on bad networks.
+"""A TCP proxy that simulates bad networks, for testing clients and servers.
 
 A single thread runs the whole proxy in an event loop. Each direction of a connection has two
 tasks. The first task reads pieces and puts each piece with its due time into the queue of a
@@ -70,7 +70,7 @@ class _Flow:
 
 
 class FaultProxy:
-    """A proxy that forwards TCP connections from a free loopback port to a server, with faults.
+    """A proxy from a free loopback port to a server, which adds faults to TCP connections.
 
     It works between any client and any server, with TLS or without. Faults can be combined, and
     attributes changed while connections are open; they apply to bytes that arrive afterwards.

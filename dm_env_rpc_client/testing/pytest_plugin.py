@@ -1,4 +1,4 @@
-"""Options and fixtures for pytest.
+"""The pytest plugin, which provides options and fixtures.
 
 If this package is installed, every pytest run loads this file. To keep this fast, the file imports
 only pytest and the table of options, and fixtures import the modules that they use.
@@ -91,7 +91,7 @@ def dm_env_rpc_address(
     given, command = _option(request, "address"), _option(request, "command")
     if bool(given) == bool(command):
         raise pytest.UsageError(
-            "pass one of the two: --dm-env-rpc-address HOST:PORT for a running server, or "
+            "pass exactly one of these: --dm-env-rpc-address HOST:PORT for a running server, or "
             "--dm-env-rpc-command 'COMMAND --port={port}' to start one; or define a fixture "
             "dm_env_rpc_address in your conftest.py"
         )

@@ -334,8 +334,8 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "no such observation": (["--observation", "nothing"], "images: small, view.large, board"),
     "no such action": (["--keys", "a=jump:1"], "--keys a=jump:1: unknown action 'jump'"),
     "no such value": (["--keys", "a=2"], "--keys a=2: action 'move'"),
-    "no such key": (["--keys", "hyper=1"], "there is no key 'hyper'; a key is a character"),
-    "no value": (["--keys", "a"], "a key binding looks like left=0"),
+    "no such key": (["--keys", "hyper=1"], "unknown key 'hyper'; use a character"),
+    "no value": (["--keys", "a"], "a key binding must look like left=0"),
 }
 
 
@@ -353,7 +353,7 @@ def test_without_a_picture_it_says_what_to_do() -> None:
     with serve(lambda: Painted("ansi")) as server:
         said = " ".join(invoke("play", server.address, code=2, environment=DUMMY).output.split())
         assert server.world_count == 0
-    assert "has no image to play by: no observation is an image" in said
+    assert "has no image to show: no observation is an image" in said
     assert "observations: observation uint8 [4]" in said
     assert "Serve it with an image among its observations" in said
 

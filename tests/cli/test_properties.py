@@ -142,7 +142,7 @@ def test_values_are_read_as_their_dtype(server: Server, assignment: str, shown: 
 @pytest.mark.parametrize(
     ("assignment", "said"),
     [
-        ("map.is_dark=maybe", "property 'map.is_dark' takes bool, got 'maybe'"),
+        ("map.is_dark=maybe", "property 'map.is_dark' requires bool, got 'maybe'"),
         ("map.level=256", "256, which uint8 cannot hold"),
         ("map.level=1.5", "takes uint8, got '1.5'"),
         ("map.size=3", "takes a JSON list of int32, shape [2], got '3'"),
@@ -150,7 +150,7 @@ def test_values_are_read_as_their_dtype(server: Server, assignment: str, shown: 
         ("map.size=[1", "takes a JSON list"),
         ('map.size=["a", "b"]', "int32"),
         ("share=1.5", "not all within bounds"),
-        ("physics.gravity=heavy", "takes float64, got 'heavy'"),
+        ("physics.gravity=heavy", "requires float64, got 'heavy'"),
     ],
 )
 def test_a_value_that_does_not_fit_writes_nothing(

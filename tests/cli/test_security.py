@@ -194,7 +194,9 @@ def test_serve_with_authorities_alone_has_no_certificate(files: Files) -> None:
 def test_gym_socket_has_no_tls_and_no_tokens(files: Files) -> None:
     for flags in (["--token-file", files.token], ["--tls-ca", files.ca]):
         result = run("serve", "catch", "--protocol", "gym-socket", *flags, code=2)
-        assert "gym-socket has neither TLS nor tokens" in " ".join(result.output.split())
+        assert "gym-socket protocol supports neither TLS nor tokens" in " ".join(
+            result.output.split()
+        )
 
 
 def test_a_secret_is_never_an_argument(files: Files) -> None:

@@ -96,7 +96,11 @@ WRONG: list[tuple[str, int, str]] = [
     ("properties list {catch} --interface x", 2, "'x'"),
     ("properties list {catch} --create rows=3", 2, "add --new-world"),
     ("properties list {catch} --join a=3", 2, "--world NAME or --new-world"),
-    ("properties list {catch} --world w --new-world", 2, "--world is for an existing world"),
+    (
+        "properties list {catch} --world w --new-world",
+        2,
+        "--world and --new-world cannot be combined",
+    ),
     ("properties set {catch} key", 2, "looks like physics.gravity=1.62"),
     ("properties set {catch} =1", 2, "looks like physics.gravity=1.62"),
     ("play --fps 0", 2, "'--fps'"),

@@ -61,7 +61,7 @@ def test_local_credentials_for_another_machine_are_refused_at_once() -> None:
 
 
 def test_an_unknown_transport_is_refused(echo_server: ScriptedServer) -> None:
-    with pytest.raises(SpecError, match="no transport 'pigeon'"):
+    with pytest.raises(SpecError, match="unknown transport 'pigeon'"):
         connect(echo_server.address, transport="pigeon")  # type: ignore[arg-type]
 
 

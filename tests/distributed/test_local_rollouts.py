@@ -184,7 +184,9 @@ def test_batches_that_fail_name_their_environments_and_begin_again(
 
         with (
             LocalRollouts(remote, wrong, 2, 2) as rollouts,
-            pytest.raises(SpecError, match=r"actor 0, whose first is 0: .*action 'value'"),
+            pytest.raises(
+                SpecError, match=r"actor 0, whose first environment is 0: .*action 'value'"
+            ),
         ):
             rollouts.collect(2)
     with pytest.raises(EnvironmentsFailedError, match="environment 0 at actor 0 failed") as caught:

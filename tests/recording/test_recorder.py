@@ -107,7 +107,7 @@ def test_a_file_is_not_overwritten(server: Server, path: Path) -> None:
     assert path.read_bytes() == b"something else"
     with pytest.raises(RecordingError, match="No such file"):
         play(server.address, 1, record=path.parent / "no" / "folder.mcap")
-    with pytest.raises(SpecError, match="no compression 'gzip'; choose one of 'zstd'"):
+    with pytest.raises(SpecError, match="unknown compression 'gzip'; choose one of 'zstd'"):
         Recorder(path, compression="gzip")
 
 

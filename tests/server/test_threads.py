@@ -542,8 +542,8 @@ def test_a_server_stops_while_a_step_of_a_game_does_not_end() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"threads": "row"}, "no threads 'row'; choose one of 'world'"),
-        ({"thread": "other"}, "no thread 'other'; choose one of 'main'"),
+        ({"threads": "row"}, "unknown threads 'row'; choose one of 'world'"),
+        ({"thread": "other"}, "unknown thread 'other'; choose one of 'main'"),
         ({"thread": "main", "threads": "world"}, "pass one of them"),
     ],
 )

@@ -1,3 +1,3 @@
-"""`dm-env-rpc properties list`, `get` and `set`, by the extension or by core messages."""
+"""The commands `dm-env-rpc properties list`, `get` and `set`, for both kinds of properties."""
 
 # Read `commands` first.

@@ -1,4 +1,4 @@
-"""`dm-env-rpc properties list | get | set`."""
+"""The commands `dm-env-rpc properties list`, `get` and `set`."""
 
 from __future__ import annotations
 
@@ -82,17 +82,17 @@ class _Place(options.World):
         # An error answer is more informative than the end of a stream.
         said = next((error for error in refusals if isinstance(error, DmEnvRpcError)), refusals[0])
         raise DmEnvRpcClientError(
-            f"the server at {self.address} offers properties neither as an extension nor as core "
-            f"messages of dm_env_rpc 1.0: {said}"
+            f"the server at {self.address} supports properties neither by the extension nor by "
+            f"core messages of dm_env_rpc 1.0: {said}"
         ) from said
 
     def _check(self) -> None:
         if self.world_name is not None and self.new_world:
-            raise UsageError("--world is for an existing world, --new-world for a new one")
+            raise UsageError("--world and --new-world cannot be combined")
         if self.create_settings and not self.new_world:
-            raise UsageError("--create is for a new world: add --new-world")
+            raise UsageError("--create requires a new world; add --new-world")
         if self.join_settings and not self.new_world and self.world_name is None:
-            raise UsageError("--join is for joining a world: add --world NAME or --new-world")
+            raise UsageError("--join requires a world to join; add --world NAME or --new-world")
 
     @contextlib.contextmanager
     def _joined(self) -> Iterator[Connection]:
@@ -206,7 +206,9 @@ def set_properties(*, wanted: _Writing, place: _Place, as_json: options.Json = F
     for assignment in wanted.assignments:
         key, found, text = assignment.partition("=")
         if not found or not key:
-            raise UsageError(f"an assignment looks like physics.gravity=1.62, got {assignment!r}")
+            raise UsageError(
+                f"expected an assignment such as physics.gravity=1.62, got {assignment!r}"
+            )
         texts[key] = text
     with place.properties() as (properties, _):
         values = {

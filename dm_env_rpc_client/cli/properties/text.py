@@ -46,7 +46,7 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
     where = f"property {key!r}"
     kind = dtype_text(spec)
     if kind == "proto":
-        raise UsageError(f"{where} holds messages, which have no text form")
+        raise UsageError(f"{where} contains protobuf messages, which cannot be written as text")
     try:
         if spec.shape:
             parsed = json.loads(text)
@@ -56,7 +56,7 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
             parsed = _SCALARS[spec.dtype.kind](text)
     except ValueError:
         expected = f"a JSON list of {kind}, shape {list(spec.shape)}" if spec.shape else kind
-        raise UsageError(f"{where} takes {expected}, got {text!r}") from None
+        raise UsageError(f"{where} requires {expected}, got {text!r}") from None
     try:
         array = casting.as_array(parsed, where)
         if kind != "string":
@@ -65,7 +65,7 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
     except SpecError:
         raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{where} does not take {text}: {error}") from None
+        raise UsageError(f"{where} does not accept the value {text}: {error}") from None
     return array if spec.shape else array[()]
 
 

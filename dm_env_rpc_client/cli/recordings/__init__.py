@@ -1,1 +1,1 @@
-"""`dm-env-rpc record`, `replay` and `export`, and `inspect` for a recording."""
+"""The commands `dm-env-rpc record`, `replay` and `export`, and `inspect` for recordings."""

@@ -1,4 +1,4 @@
-"""`dm-env-rpc record`, `replay` and `export`."""
+"""The commands `dm-env-rpc record`, `replay` and `export`."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""`dm-env-rpc serve`: the options, the environments by name, and the output."""
+"""The command `dm-env-rpc serve`, with its options, sources of environments, and output."""
 
 # Read `serve` first.

@@ -1,4 +1,4 @@
-"""The output of `dm-env-rpc serve`: log lines, or a live table on a terminal."""
+"""The output of `dm-env-rpc serve`, as log lines or as a live table on a terminal."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def can_show_table() -> bool:
 
 
 def show_table(server: Server) -> None:
-    """Show a server's activity until it stops; raise KeyboardInterrupt on Ctrl-C."""
+    """Show a server's activity until it stops, or raise KeyboardInterrupt on Ctrl-C."""
     failures = _Failures()
     root, server_log = logging.getLogger(), logging.getLogger(_SERVER)
     handlers, level = root.handlers, server_log.level

@@ -98,8 +98,8 @@ class _What(options.Group):
             source = find_source(self.environment, insecure)
         else:
             raise UsageError(
-                f"there is nothing to serve; {WHAT_THERE_IS}; --c-library PATH:CONNECT, a library "
-                "with the C interface"
+                f"there is nothing to serve; {WHAT_THERE_IS}; or --c-library PATH:CONNECT, a "
+                "library with the C interface"
             )
         if self.tries:
             what = self.environment or str(self.c_library)
@@ -189,16 +189,16 @@ class _Host(options.Access):
             return
         if self.credentials or self.token:
             raise UsageError(
-                "the protocol gym-socket has neither TLS nor tokens; leave out --tls-ca, "
+                "the gym-socket protocol supports neither TLS nor tokens; leave out --tls-ca, "
                 "--tls-cert, --tls-key and --token-file, also in the environment"
             )
         if self.processes is not None:
             raise UsageError(
-                "the protocol gym-socket has no --processes; --isolate runs each client's "
-                "environment in its own process"
+                "the gym-socket protocol does not support --processes; --isolate runs each "
+                "client's environment in its own process"
             )
         if self.threads or self.thread:
-            raise UsageError("the protocol gym-socket has neither --threads nor --thread")
+            raise UsageError("the gym-socket protocol supports neither --threads nor --thread")
 
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
         """Start the server; raise errors like `hosting.serve` and `gym_socket.serve`."""
@@ -291,7 +291,7 @@ def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
 
     options.check_listening_address(host.place, host)
     if environment is None or ":" not in environment or "://" in environment:
-        raise UsageError(f"--python serves a MODULE:FACTORY of its own, got {environment!r}")
+        raise UsageError(f"--python can serve only a MODULE:FACTORY, got {environment!r}")
     try:
         command = [*other_python(str(python), environment, thread=host.thread), host.place]
     except LaunchError as error:

@@ -70,7 +70,7 @@ def library_source(library: str, version: str, params: list[str] | None) -> Sour
     path, _, connect = library.rpartition(":")
     if not path or not connect:
         raise UsageError(
-            f"--c-library looks like PATH:CONNECT, such as ./libfoo.so:foo_connect, got {library!r}"
+            f"--c-library must be PATH:CONNECT, such as ./libfoo.so:foo_connect, got {library!r}"
         )
     factory = environment_factory(path, connect, version=version, launch_params=params)
     return Source(pathlib.Path(path).stem, factory)

@@ -95,7 +95,7 @@ class _Arrival:
 
 
 class Stopwatch:
-    """A timer of an environment's steps.
+    """A timer that measures the steps of an environment.
 
     Args:
       env: the environment, whose connection nothing else may use.

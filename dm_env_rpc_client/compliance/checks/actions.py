@@ -89,7 +89,7 @@ def _sent(
             agent, count = _joined(trial), 0
             if needs_any_value and trial.options.load_policy() is not None:
                 raise NotOfferedError(
-                    "the policy decides which actions are valid, not the specs alone"
+                    "the specs alone do not determine which actions are valid, but the policy"
                 )
             for field in agent.actions.values():
                 for tensor, why in cases(field, agent):

@@ -68,7 +68,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
             nesting.check_unambiguous(spec.name for spec in group)
         except SpecError as error:
             names = ", ".join(repr(spec.name) for spec in group)
-            raise _violation(f"names of {kind}s that can be nested: {error}", names) from None
+            raise _violation(f"{kind} names that can be nested: {error}", names) from None
 
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")
@@ -129,7 +129,7 @@ def the_specs_can_be_used(trial: Trial) -> None:
         agent.valid_actions()
         len(agent.observations)
     except NotOfferedError as error:
-        raise _violation(f"specs that can be used: {error}", describe(agent.specs)) from None
+        raise _violation(f"specs that a client can use: {error}", describe(agent.specs)) from None
 
 
 _of_steps = functools.partial(reference, "StepRequest/Response")
@@ -234,7 +234,7 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
             field.unpack(tensor)
         except SpecError as error:
             raise agent.probe.violation(
-                f"a tensor for {describe(field.spec)}: {error}", tensor
+                f"a tensor that conforms to {describe(field.spec)}: {error}", tensor
             ) from None
 
 
@@ -260,7 +260,9 @@ def observations_are_within_their_bounds(trial: Trial) -> None:
             maximum is None or np.all(value <= maximum)
         )
         if not fits:
-            raise agent.probe.violation(f"{field.label} from {minimum} to {maximum}", tensor)
+            raise agent.probe.violation(
+                f"{field.label} with all elements from {minimum} to {maximum}", tensor
+            )
 
 
 def _floats(

@@ -83,7 +83,9 @@ class _Properties(abc.ABC):
     def _listed(self, key: str) -> list[_Property]:
         listed = self.ask("list", key)
         if isinstance(listed, status_pb2.Status):
-            raise self.probe.violation(f"the properties below the listable {key!r}", listed)
+            raise self.probe.violation(
+                f"the list of properties below {key!r}, which is listable", listed
+            )
         return list(listed)
 
     def _answer(self, request: Any, expected: str) -> Any:
@@ -134,7 +136,7 @@ class _OfLine10(_Properties):
                 for name, each in answer.properties.items()
             ]
         if verb == "read" and set(answer.properties) != {key}:
-            raise self.probe.violation(f"the value of {key!r} alone", answer)
+            raise self.probe.violation(f"an answer with only the value of {key!r}", answer)
         return answer.properties[key] if verb == "read" else None
 
 
@@ -211,7 +213,7 @@ def readable_properties_can_be_read(trial: Trial) -> None:
             TensorField(0, found.spec, "property").unpack(value)
         except SpecError as error:
             raise properties.probe.violation(
-                f"a tensor for {describe(found.spec)}: {error}", value
+                f"a tensor that conforms to {describe(found.spec)}: {error}", value
             ) from None
 
 
@@ -238,7 +240,7 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
     needs=(readable_properties_can_be_read,),
 )
 def writable_properties_can_be_written(trial: Trial) -> None:
-    """Write the value of each writable property back to it.
+    """Write the current value of each writable property back to the property.
 
     An error: a client cannot write the property.
     """
@@ -256,7 +258,7 @@ def writable_properties_can_be_written(trial: Trial) -> None:
     needs=(readable_properties_can_be_read,),
 )
 def unwritable_properties_are_refused(trial: Trial) -> None:
-    """Try to write the value of each read-only property back to it.
+    """Try to write the current value of each read-only property back to the property.
 
     A warning: only a client that ignores the attributes writes to a read-only property.
     """

@@ -48,7 +48,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
     """
     agent = trial.join()
     if trial.options.load_policy() is not None:
-        raise NotOfferedError("the policy chooses actions for the steps of a sequence only")
+        raise NotOfferedError("the policy chooses actions only for steps within a sequence")
     agent.step(agent.valid_actions(), expected="a first step whose actions are ignored")
 
 
@@ -150,7 +150,7 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     agent.was_reset()
     if not isinstance(last, dm_env_rpc_pb2.StepResponse):
         raise agent.probe.violation(
-            "a first step, because it follows a Reset; its actions are ignored", last
+            "a first step, which ignores its actions, because it follows a Reset", last
         )
     agent.took(last)
 
@@ -257,7 +257,7 @@ def states_are_those_of_the_protocol(trial: Trial) -> None:
 _of_world_resets = functools.partial(reference, "ResetWorldRequest/Response")
 
 _TOLD_WITHIN = 5
-"""The number of steps within which an agent must learn of another connection's reset."""
+"""The number of steps within which an agent must be told of a reset by another connection."""
 
 
 @_of_world_resets(
@@ -330,7 +330,7 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     if caller.has_answer(trial.options.quiet_seconds):
         answer = caller.accepted("reset_world", "a ResetWorldResponse")
         raise caller.violation(
-            "no ResetWorldResponse until the joined agent has had an INTERRUPTED step", answer
+            "no ResetWorldResponse before the joined agent has got an INTERRUPTED step", answer
         )
     agent.check_observations(_interrupted(agent), agent.specs.observations)
     caller.accepted(

@@ -59,7 +59,7 @@ _TO_THE_END = 5
 """The number of the step before which the other agent steps to the end of its sequence."""
 
 _END_SECONDS = 2.0
-"""Time limit, in seconds, for the other agent to reach the end of its sequence."""
+"""The time limit, in seconds, for the other agent to reach the end of its sequence."""
 
 _SHOWN = 20
 """The maximum size, in bytes, of a value shown as text and not as a digest."""
@@ -205,8 +205,8 @@ def a_step_changes_its_own_world_only(trial: Trial) -> None:
             raise _violation(number, found, seen)
     if not _tells({key: value for key, value in same.items() if key not in differs}):
         raise NotOfferedError(
-            "no state and no observation both repeats itself in each run of a world and changes "
-            "within the run, so shared state would not show"
+            "no state or observation changes within a run and is the same in every run of the "
+            "world, so state shared with another world cannot be detected"
         )
 
 

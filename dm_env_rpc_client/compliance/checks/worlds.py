@@ -36,7 +36,9 @@ def destroy_world(trial: Trial, probe: Probe, name: str) -> None:
 
 def _check_creates(trial: Trial) -> None:
     if trial.options.world_name is not None:
-        raise NotOfferedError("the options name an existing world, so none is created or destroyed")
+        raise NotOfferedError(
+            "the options specify an existing world, so no world is created or destroyed"
+        )
 
 
 @_of_creation(
@@ -61,7 +63,7 @@ def required_create_settings_are_required(trial: Trial) -> None:
     """
     _check_creates(trial)
     if not trial.options.required_create_settings:
-        raise NotOfferedError("the options name no required create setting")
+        raise NotOfferedError("the options list no required create setting")
     probe = trial.connect()
     for name in trial.options.required_create_settings:
         request = trial.create_request()
@@ -106,7 +108,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
     name = trial.create_another_world(probe)
     if name in names:
         raise probe.violation(
-            f"a name other than {', '.join(map(repr, names))}, because those worlds still exist; "
+            f"a name other than {', '.join(map(repr, names))}, because these worlds still exist, "
             "or an error",
             f"{name!r} again",
         )
@@ -155,7 +157,7 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     """
     _check_creates(trial)
     if trial.options.several_worlds is not False:
-        raise NotOfferedError("the options do not say that the server has one world only")
+        raise NotOfferedError("the options do not state that the server allows only one world")
     probe = trial.connect()
     trial.create_world(probe)
     probe.refuse(trial.create_request(), "an error, because the only world exists already")
@@ -399,7 +401,7 @@ def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
     An error: two clients act in a world that, according to the options, has only one agent.
     """
     if trial.options.several_agents is not False:
-        raise NotOfferedError("the options do not say that the world takes one agent only")
+        raise NotOfferedError("the options do not state that the world accepts only one agent")
     agent = trial.join()
     agent.begin("a first step")
     other = trial.connect()

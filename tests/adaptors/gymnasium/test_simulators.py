@@ -286,7 +286,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.raises(DmEnvRpcError, match="cannot import jax"),
     ):
         env.reset()
-    with pytest.raises(SpecError, match="no arrays 'cupy'; choose one of 'auto'"):
+    with pytest.raises(SpecError, match="unknown arrays 'cupy'; choose one of 'auto'"):
         serve(factory, arrays="cupy")  # type: ignore[arg-type]
 
 
