@@ -11,7 +11,7 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 
 def _no_test(trial: Trial) -> None:
-    """Do nothing, as a placeholder for the test function of a check."""
+    """Ignore a trial, as a placeholder for the test function of a check."""
 
 
 @dataclasses.dataclass(frozen=True)

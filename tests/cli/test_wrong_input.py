@@ -101,8 +101,8 @@ WRONG: list[tuple[str, int, str]] = [
         2,
         "--world and --new-world cannot be combined",
     ),
-    ("properties set {catch} key", 2, "looks like physics.gravity=1.62"),
-    ("properties set {catch} =1", 2, "looks like physics.gravity=1.62"),
+    ("properties set {catch} key", 2, "such as physics.gravity=1.62"),
+    ("properties set {catch} =1", 2, "such as physics.gravity=1.62"),
     ("play --fps 0", 2, "'--fps'"),
     ("play {catch} --rate 10", 2, "No such option"),
     # Settings, worlds and keys that the server refuses.
@@ -113,7 +113,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("run {catch} --create colour=red", 1, "settings: rows, columns, seed"),
     ("run {catch} --join colour=red", 1, "colour"),
     ("run {catch} --world nowhere", 1, "no world 'nowhere'"),
-    ("run {catch} --world x --create a=1", 2, "--create is for"),
+    ("run {catch} --world x --create a=1", 2, "--create cannot be combined"),
     ("check {catch} --required-create rows", 2, "'rows' is not among the create settings"),
     ("properties get {catch} nothing", 1, "no property 'nothing'"),
     # Environments and agents that fail, or are none.
@@ -149,7 +149,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve dm-env-rpc://{catch} --create rows=0", 1, "at least 2 rows"),
     ("serve catch --c-library lib.so:f", 2, "pass either an environment to serve"),
     ("serve gym-socket://localhost:5001", 2, "must be gym-socket://HOST:PORT/NAME"),
-    ("serve --c-library lib.so", 2, "looks like PATH:CONNECT"),
+    ("serve --c-library lib.so", 2, "must be PATH:CONNECT"),
     ("serve --c-library ./no-such-lib.so:connect", 2, "there is no library"),
     ("serve --c-library lib.so:f --create width", 2, "expected NAME=VALUE"),
     ("serve --c-library lib.so:f --c-version 3.0", 2, "unknown EnvCApi version"),
@@ -158,7 +158,11 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve catch --address localhost:99999", 2, "looks like localhost:50051"),
     ("serve catch --address {catch}", 1, "cannot listen"),
     ("serve catch --protocol gym-socket --address {catch}", 1, "in use"),
-    ("serve catch --protocol gym-socket --processes 2", 2, "has no --processes; --isolate"),
+    (
+        "serve catch --protocol gym-socket --processes 2",
+        2,
+        "does not support --processes; --isolate",
+    ),
     ("serve catch --processes 0", 2, "'--processes'"),
 ]
 

@@ -279,7 +279,7 @@ def test_a_good_server_is_no_finding(name: str, seen: Seen) -> None:
     told = results["a_step_changes_its_own_world_only"]
     assert told.outcome in outcomes, str(told)
     if told.outcome is SKIPPED:
-        assert "so shared state would not show" in told.reason
+        assert "so state shared with another world cannot be detected" in told.reason
 
 
 @pytest.mark.slow

@@ -257,7 +257,7 @@ def states_are_those_of_the_protocol(trial: Trial) -> None:
 _of_world_resets = functools.partial(reference, "ResetWorldRequest/Response")
 
 _TOLD_WITHIN = 5
-"""The number of steps within which an agent must be told of a reset by another connection."""
+"""The number of steps within which an agent must learn about a reset by another connection."""
 
 
 @_of_world_resets(
