@@ -144,10 +144,10 @@ def test_values_are_read_as_their_dtype(server: Server, assignment: str, shown: 
     [
         ("map.is_dark=maybe", "property 'map.is_dark' requires bool, got 'maybe'"),
         ("map.level=256", "256, which uint8 cannot hold"),
-        ("map.level=1.5", "takes uint8, got '1.5'"),
-        ("map.size=3", "takes a JSON list of int32, shape [2], got '3'"),
+        ("map.level=1.5", "requires uint8, got '1.5'"),
+        ("map.size=3", "requires a JSON list of int32, shape [2], got '3'"),
         ("map.size=[1, 2, 3]", "Expected shape (2,)"),
-        ("map.size=[1", "takes a JSON list"),
+        ("map.size=[1", "requires a JSON list"),
         ('map.size=["a", "b"]', "int32"),
         ("share=1.5", "not all within bounds"),
         ("physics.gravity=heavy", "requires float64, got 'heavy'"),
