@@ -256,11 +256,14 @@ def test_nested_observations_and_strings() -> None:
 
 
 WRONG_POLICIES: list[tuple[Callable[..., Any], str]] = [
-    (lambda timestep, weights, random: {"value": np.zeros(3)}, r"actions 'value' .*\(3,\).* of 2"),
-    (lambda timestep, weights, random: {"value": 1}, r"actions 'value' .*\(\).* of 2"),
+    (
+        lambda timestep, weights, random: {"value": np.zeros(3)},
+        r"actions 'value' .*\(3,\).* length 2",
+    ),
+    (lambda timestep, weights, random: {"value": 1}, r"actions 'value' .*\(\).* length 2"),
     (
         lambda timestep, weights, random: PolicyStep({"value": np.zeros(2)}, np.zeros(1)),
-        r"extras .*\(1,\).* of 2",
+        r"extras .*\(1,\).* length 2",
     ),
 ]
 
