@@ -1,6 +1,6 @@
-"""Remote environments behind the interfaces of other libraries, one file or folder for each.
+"""Remote environments behind the interfaces of other libraries, each in its own file or folder.
 
-The guide is `docs/how-to/gymnasium.md`.
+The guide to these adaptors is `docs/how-to/gymnasium.md`.
 """
 
 # Read `gymnasium/` first. Adaptors for servers import `server` and never the client; servers find

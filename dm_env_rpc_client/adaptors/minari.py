@@ -1,4 +1,4 @@
-"""Export of episodes as a Minari data set; needs the extra `minari`."""
+"""Export of episodes as a Minari data set. This module needs the extra `minari`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.storage import get_dataset_path
 
 _TIMESTEP_PART = 16
-"""Divisor of `Limits.chunk_bytes` for the size of a TimeStep: Minari takes 20 bytes per byte."""
+"""The divisor of `Limits.chunk_bytes` for a TimeStep's size. Minari takes 20 bytes per byte of
+it."""
 
 
 def export_minari(
@@ -128,7 +129,7 @@ def _check_id(dataset_id: str) -> None:
 
 
 def _check_sizes(episode: Episode, limits: Limits) -> None:
-    """Raise RecordingError for an oversized TimeStep: Minari takes many times its size."""
+    """Raise RecordingError for an oversized TimeStep, since Minari takes many times its size."""
     most = limits.chunk_bytes // _TIMESTEP_PART
     for index, step in enumerate(episode.flat_timesteps):
         values = [*step.observation.values(), *episode.flat_actions[index].values()]
@@ -142,7 +143,7 @@ def _check_sizes(episode: Episode, limits: Limits) -> None:
 
 @contextlib.contextmanager
 def _made_whole(dataset_id: str) -> Iterator[None]:
-    """Remove the data set if the block, which creates it, fails; RecordingError."""
+    """Remove the data set and raise RecordingError if the block that creates it fails."""
     path, root = get_dataset_path(dataset_id), get_dataset_path()
     namespaces = []
     for parent in path.parents:
@@ -165,7 +166,7 @@ def _made_whole(dataset_id: str) -> Iterator[None]:
 
 
 def _spaces(path: str | os.PathLike[str], first: Episode) -> dict[str, spaces.Space[Any]]:
-    """Return the spaces of all episodes, as keyword arguments for Minari; RecordingError."""
+    """Return the spaces of all episodes as arguments for Minari, or raise RecordingError."""
     observed = {name: first.observation_specs[name] for name in first.flat_timesteps[0].observation}
     for kind, wanted in (("actions", first.action_specs), ("observations", observed)):
         if not wanted:

@@ -1,4 +1,4 @@
-"""A Stable-Baselines3 VecEnv of several remote environments. Needs the extra `sb3`.
+"""A Stable-Baselines3 VecEnv of several remote environments. This module needs the extra `sb3`.
 
 from stable_baselines3 import PPO
 envs = RemoteSb3VecEnv("localhost:50051", 8)
@@ -104,7 +104,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return observations
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
-        """Store the actions [N, ...] that the next `step_wait` sends."""
+        """Store the actions [N, ...] that the next call of `step_wait` sends."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:
@@ -143,7 +143,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return call_rows(self._envs._worlds, attr_name, list(rows), (), {})
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether `get_attr` can return an attribute; calls nothing."""
+        """Whether `get_attr` can return an attribute, determined without calling any method."""
         return hasattr(self._envs, attr_name) or may_be_called(self._envs._worlds, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
@@ -180,6 +180,6 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
     ) -> list[bool]:
-        """Return False for each selected environment: remote ones have no local wrappers."""
+        """Return False for each selected environment, because none of them has local wrappers."""
         selected: Iterable[int] = self._get_indices(indices)
         return [False for _ in selected]

@@ -1,11 +1,12 @@
-"""A gymnasium.vector.VectorEnv of several remote environments. Needs the extra `gymnasium`.
+"""A gymnasium.vector.VectorEnv of several remote environments, which needs the extra `gymnasium`.
 
 import gymnasium
 envs = gymnasium.make_vec(
     "dm_env_rpc_client.gymnasium:Remote-v0", num_envs=16, address="localhost:50051"
 )
 
-`BatchedEnvironment` is its counterpart for dm_env and does not need Gymnasium.
+`BatchedEnvironment` is the counterpart of `RemoteVectorEnv` for dm_env and does not need
+Gymnasium.
 """
 
 from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv

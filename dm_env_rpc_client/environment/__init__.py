@@ -1,6 +1,6 @@
-"""Joined connections as environments: everything that `make` returns.
+"""Joined connections as environments, including every kind of environment that `make` returns.
 
-The guide is `docs/how-to/environments.md`.
+The guide to these environments is `docs/how-to/environments.md`.
 """
 
 # Read `base_adaptor.py` first: actions to requests, answers to TimeSteps, without I/O.

@@ -27,7 +27,7 @@ from dm_env_rpc_client.protocol.pipeline import Pending
 _log = logging.getLogger(__name__)
 
 AsyncRejoin: TypeAlias = Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservationSpecs]]
-"""A coroutine function that leaves a world, joins it again and returns its specs."""
+"""The type of a coroutine function that leaves a world, joins it again and returns its specs."""
 
 
 class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
@@ -124,7 +124,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
         requests: Iterable[EncodedRequest],
         in_flight: collections.deque[Pending],
     ) -> None:
-        """Send requests and add them to those in flight."""
+        """Send requests, and add them to the requests in flight."""
         for request in requests:
             try:
                 in_flight.append(await connection.start(request, self._interpret_step))
@@ -149,7 +149,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
         self._on_close.push_async_callback(callback)
 
     async def close(self) -> None:
-        """Leave the world; a world that `make_async` created is destroyed. Raises nothing."""
+        """Leave the world, and destroy it if `make_async` created it, without raising errors."""
         if self._connection is None:
             return
         try:

@@ -51,7 +51,7 @@ class AsyncDmEnvAndWorldName(NamedTuple):
 async def create_world_async(
     connection: AsyncConnection, create_world_settings: Mapping[str, Any] = NO_SETTINGS
 ) -> str:
-    """`create_world` for asyncio; arguments, result and errors are the same."""
+    """Create a world from asyncio, with the arguments, result and errors of `create_world`."""
     return await adrive(creating(connection, create_world_settings))
 
 
@@ -63,7 +63,7 @@ async def join_world_async(
     adaptor_class: type[AsyncDmEnvAdaptor] = AsyncDmEnvAdaptor,
     **adaptor_kwargs: Unpack[AsyncAdaptorKeywords],
 ) -> AsyncDmEnvAdaptor:
-    """`join_world` for asyncio; arguments, result and errors are the same."""
+    """Join a world from asyncio, with the arguments, result and errors of `join_world`."""
     joining_it = joining(
         adrive, connection, world_name, join_world_settings, adaptor_class, adaptor_kwargs
     )
@@ -77,7 +77,7 @@ async def create_and_join_world_async(
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     **adaptor_kwargs: Unpack[AsyncJoinKeywords],
 ) -> AsyncDmEnvAndWorldName:
-    """`create_and_join_world` for asyncio; arguments, result and errors are the same."""
+    """Create a world from asyncio and join it, with the arguments of `create_and_join_world`."""
     adaptor_kwargs.setdefault("adaptor_class", AsyncDmEnvAdaptor)
     settings = (create_world_settings, join_world_settings)
     return AsyncDmEnvAndWorldName(
@@ -88,17 +88,17 @@ async def create_and_join_world_async(
 async def reset_world_async(
     connection: AsyncConnection, world_name: str, settings: Mapping[str, Any] = NO_SETTINGS
 ) -> None:
-    """`reset_world` for asyncio; arguments and errors are the same."""
+    """Reset a world from asyncio, with the arguments and errors of `reset_world`."""
     await adrive(resetting(connection, world_name, settings))
 
 
 async def leave_world_async(connection: AsyncConnection) -> None:
-    """`leave_world` for asyncio; errors are the same."""
+    """Leave a world from asyncio, with the errors of `leave_world`."""
     await connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
 
 
 async def destroy_world_async(connection: AsyncConnection, world_name: str) -> None:
-    """`destroy_world` for asyncio; errors are the same."""
+    """Destroy a world from asyncio, with the errors of `destroy_world`."""
     await connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=checked_name(world_name)))
 
 
@@ -112,7 +112,7 @@ async def make_async(
     python: str | os.PathLike[str] | None = None,
     **make_kwargs: Unpack[AsyncMakeKeywords],
 ) -> AsyncDmEnvAdaptor:
-    """`make` for asyncio; arguments and errors are the same.
+    """Make an environment for asyncio, with the arguments and errors of `make`.
 
     Returns:
       The environment. Its `close` leaves and destroys the world and closes the
@@ -144,7 +144,7 @@ async def _make_on(
     join_settings: Mapping[str, Any],
     options: MakeOptions,
 ) -> AsyncDmEnvAdaptor:
-    """`make_async` at a server, after the settings have been checked; see `worlds.make_on`."""
+    """Make an environment for asyncio at a server, with checked settings; see `worlds.make_on`."""
     # A clean-up connection has a deadline of its own, and no limit for each request.
     without_limit = dataclasses.replace(options.connect, request_timeout=None)
 

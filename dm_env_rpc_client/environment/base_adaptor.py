@@ -1,4 +1,4 @@
-"""The part of the adaptors without I/O: requests from actions, TimeSteps from answers.
+"""The part of the adaptors without I/O, which builds requests and interprets answers.
 
 `DmEnvAdaptor` and `AsyncDmEnvAdaptor` send the requests and receive the answers.
 """
@@ -102,7 +102,7 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
 
 
 MYPY = False
-"""True for mypy, which knows this name."""
+"""True for mypy, which knows the name TYPE_CHECKING."""
 
 # mypy sees no types in dm_env, and assumes that a subclass has every attribute: a misspelt method
 # would be no error. Pyright reads the types from dm_env's source, and needs no help.
@@ -128,18 +128,18 @@ Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str,
 """Extensions by name, or a function that makes them from a connection."""
 
 AHEAD = 64
-"""Maximum number of pending steps of `rollout` by default. Closing the generator early leaves up to
-this many steps taken but unread."""
+"""The default maximum number of pending steps of `rollout`. If a caller closes the generator
+early, up to this number of steps have been taken without being read."""
 
 UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
-"""The same for `unroll`, which needs all of its steps; fewer would wait more for a distant
-server."""
+"""The default maximum number of pending steps of `unroll`, which returns all of its steps. With
+fewer pending steps, `unroll` would wait longer for a distant server."""
 
 AHEAD_BYTES = 64 << 20
-"""Maximum total size, in bytes, of the answers to pending steps."""
+"""The maximum total size, in bytes, of the answers to pending steps."""
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
-"""The default for settings: none."""
+"""The default value of settings arguments, an empty mapping."""
 
 
 # Found faster than members of enums; see `protocol/lifecycle.py`.
@@ -150,11 +150,11 @@ _FIRST, _MID = dm_env.StepType.FIRST, dm_env.StepType.MID
 _new = tuple.__new__
 
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
-"""The codec's result for the answer to a step."""
+"""The result of the codec for the answer to a step."""
 
 
 class BaseAdaptor(DmEnvNames, MadeAgain):
-    """The part of an adaptor without I/O; for its arguments see `DmEnvAdaptor`.
+    """The part of an adaptor without I/O. `DmEnvAdaptor` documents the arguments.
 
     Attributes:
       world_name: the name of the world, with which others can join it; None if the adaptor was
@@ -165,8 +165,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     _supervision: Supervision | None = None
     _site: Site[Any] | None = None
     _after: Callable[[dm_env.TimeStep], dm_env.TimeStep] | None = None
-    """Called with each TimeStep, to record or convert it; None for neither, so that a step of most
-    environments costs only a comparison."""
+    """A function that records or converts each TimeStep, or None if neither is necessary. None
+    costs most environments only one comparison per step."""
 
     def __init__(
         self,
@@ -233,12 +233,12 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def state(self) -> State:
-        """The state of the environment as of the last answer; INTERRUPTED after a lost step."""
+        """The state of the environment in the last answer, or INTERRUPTED after a lost step."""
         return self._lifecycle.state if self.interruption is None else State.INTERRUPTED
 
     @property
     def server(self) -> Launch | None:
-        """The server launched for the environment, as of now; None for a server at an address.
+        """The current server launched for the environment, or None for a server at an address.
 
         Its `logs()` and `exit_code` remain available after `close`.
         """
@@ -246,12 +246,12 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def restarts(self) -> int:
-        """Number of times the environment was restarted (only with `make(restart=...)`)."""
+        """The number of restarts of the environment, which occur only with `make(restart=...)`."""
         return 0 if self._supervision is None else self._supervision.count
 
     @property
     def interruption(self) -> DmEnvRpcClientError | None:
-        """The error that lost the last step and ended its sequence; None otherwise."""
+        """The error that lost the last step and ended its sequence, or None for no lost step."""
         return None if self._supervision is None else self._supervision.interruption
 
     @property
@@ -263,7 +263,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         )
 
     def _lose(self, error: DmEnvRpcClientError, connection: BaseConnection) -> None:
-        """Mark the connection as lost; raise the error if nothing restarts the environment."""
+        """Mark the connection as lost, or raise the error if the environment cannot restart."""
         supervision = self._supervision
         if supervision is None or supervision.is_joining or self._connection is None:
             raise error
@@ -275,14 +275,14 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             supervision.lose(error, connection.address, self._specs_by_kind())
 
     def _lost_step(self) -> dm_env.TimeStep | None:
-        """Return the TimeStep for a lost step; None if the step would have begun a sequence."""
+        """Return the TimeStep for a lost step, or None if the step would have begun a sequence."""
         if self._supervision is None or self._supervision.due is None:
             return None
         lost = self._supervision.lost_step(self._reward_spec, self._discount_spec)
         return None if lost is None else self._given(lost)
 
     def _after_step(self) -> None:
-        """Set the hook after each step: the supervision records it, then arrays are converted."""
+        """Set the function that records each TimeStep for restarts and converts its arrays."""
         supervision, kind = self._supervision, self._kind
         if supervision is None:
             self._after = None if kind.library == "numpy" else _converter(kind)
@@ -297,13 +297,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timestep if self._kind.library == "numpy" else _converter(self._kind)(timestep)
 
     def _plain(self, step: Any) -> Any:
-        """Return a TimeStep with NumPy's arrays, for a stack; an UnreadStep unchanged."""
+        """Return a TimeStep with NumPy arrays for a stack, or return an UnreadStep unchanged."""
         if self._kind.library == "numpy" or type(step) is UnreadStep:
             return step
         return array_kinds.to_numpy(step, "the TimeStep")
 
     def _specs_by_kind(self) -> dict[str, Any]:
-        """Return all four kinds of specs, by the names of their methods; flat ones by name."""
+        """Return all four kinds of specs by the names of their methods, with flat names inside."""
         return {
             "action_spec": dict(self._action_specs),
             "observation_spec": dict(self._observation_specs),
@@ -318,7 +318,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     def reward(
         self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
     ) -> Any:
-        """Return the reward of a step; override it to compute the reward yourself.
+        """Return the reward of a step. Override this method to compute the reward yourself.
 
         Another thread may call it; later answers are processed after it returns.
 
@@ -337,7 +337,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     def discount(
         self, state: int, step_type: dm_env.StepType, observations: Mapping[str, Any]
     ) -> Any:
-        """Return the discount of a step; override it to compute the discount yourself.
+        """Return the discount of a step. Override this method to compute the discount yourself.
 
         Args:
           state: as for `reward`.
@@ -354,13 +354,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timesteps.default_discount(step_type, state == dm_env_rpc_pb2.TERMINATED)
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observations in a TimeStep, by name, nested likewise."""
+        """Return the specs of observations by name, nested in the same way as in a TimeStep."""
         if self._is_bare(self._observation_specs, OBSERVATION):
             return self._observation_specs[OBSERVATION]
         return self._nest(dict(self._observation_specs))
 
     def action_spec(self) -> Any:
-        """Return the specs of the actions, by name, nested as `step` takes them."""
+        """Return the specs of the actions by name, nested in the same way as in `step`."""
         if self._is_bare(self._action_specs, ACTION):
             return self._action_specs[ACTION]
         return self._nest(dict(self._action_specs))
@@ -382,7 +382,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._discount_spec
 
     def _adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
-        """Adopt new specs; an invalid spec leaves everything unchanged."""
+        """Adopt new specs, or keep the former specs if any new spec is invalid."""
         self._adopted = adopted = _adopted(new, self._requested, self._nested_tensors, self._limits)
         self._actions = adopted.actions
         self._observations = adopted.observations
@@ -407,7 +407,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._codec.encode(action)
 
     def _interpret_mid_step(self, answer: _Answer) -> dm_env.TimeStep | UnreadStep:
-        """`_interpret_step` for a caller that reads MID steps itself; see `_leaves_unread`."""
+        """Interpret a step, but keep MID steps unread if `_leaves_unread` says so."""
         if (
             type(answer) is UnreadStep
             # FIRST and LAST steps are read at once: rows treat them differently.
@@ -419,7 +419,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._interpret_step(answer)
 
     def _interpret_step(self, answer: _Answer) -> dm_env.TimeStep:
-        """Build the TimeStep from an answer; called in the order of the answers."""
+        """Build the TimeStep from an answer. Callers must pass the answers in their order."""
         before, after = self._lifecycle.previous, self._lifecycle.state
         # Most steps are MID, which needs no call.
         step_type = _MID if before is after is _RUNNING else lifecycle.step_type(before, after)
@@ -454,7 +454,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timestep if hook is None else hook(timestep)
 
     def _most_ahead(self, ahead: int) -> int:
-        """Return the limit of pending steps: `ahead`, or fewer if their answers are large."""
+        """Return the maximum number of pending steps: `ahead`, or fewer if answers are large."""
         # Unread answers stay in memory; at least one step must be possible.
         return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
 
@@ -473,10 +473,10 @@ class _Adopted:
     observations: SpecManager
     codec: StepCodec
     num_rows: int | None
-    """The number of rows of a batched world; None for others."""
+    """The number of rows of a batched world, or None for other worlds."""
 
     hidden: set[str]
-    """Requested observations that a TimeStep does not show."""
+    """The names of requested observations that are left out of TimeSteps."""
 
     is_nested: bool
     reward_spec: dm_env_specs.Array | None

@@ -130,7 +130,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of environments (only with `restart`)."""
+        """The number of restarts of environments, which occur only with the argument `restart`."""
         return self._worlds.restarts
 
     @takes_settings
@@ -209,26 +209,26 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return worlds.exchange(self._received, worlds.receive, min_envs, max_envs, self._rows)
 
     def action_spec(self) -> Any:
-        """Return the specs of the actions, [N, ...] each, by name."""
+        """Return the specs of the actions by name, each with the shape [N, ...]."""
         return self._shaped(self._batched(self._specs.actions), ACTION)
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observations, [N, ...] each, by name.
+        """Return the specs of the observations by name, each with the shape [N, ...].
 
         Observations of variable length are arrays of objects, [N].
         """
         return self._shaped(self._batched(self._specs.observations), OBSERVATION)
 
     def reward_spec(self) -> specs.Array:
-        """Return the spec of the reward, [N, ...]."""
+        """Return the spec of the reward, with the shape [N, ...]."""
         return batch_spec(self._specs.reward, self.num_envs)
 
     def discount_spec(self) -> specs.Array:
-        """Return the spec of the discount, [N, ...]."""
+        """Return the spec of the discount, with the shape [N, ...]."""
         return batch_spec(self._specs.discount, self.num_envs)
 
     def close(self) -> None:
-        """Leave and destroy all worlds; a second call does nothing. Raises nothing."""
+        """Leave and destroy all worlds, without raising errors. A second call does nothing."""
         self._worlds.close()
 
     def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
@@ -292,14 +292,17 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}
 
     def _shaped(self, flat: dict[str, Any], single: str) -> Any:
-        """Return specs or values in the caller's form; `single` is the name of a bare array."""
+        """Return specs or values in the form that the caller uses.
+
+        The argument `single` is the name of an array without a mapping around it.
+        """
         if self._unwrap_single and flat.keys() == {single}:
             return flat[single]
         return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat
 
 
 def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int]:
-    """Return indices of environments as ints; SpecError if they are invalid."""
+    """Return indices of environments as ints, or raise SpecError if they are invalid."""
     # Duplicates would step one environment twice with one action; negative indices are a mistake.
     ids = np.asarray(env_ids)
     if (

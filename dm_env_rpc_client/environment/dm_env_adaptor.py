@@ -1,9 +1,10 @@
 """A joined connection as a dm_env.Environment.
 
-The hot path: `step` encodes the action, and the connection sends it and waits for the answer. Pools
-use its parts to step several environments: `_prepare_step` for all actions, `_start_step` for all,
-then `_finish_step`. `rollout` and `unroll` keep several steps in flight. Other requests are
-exchanges; see `joined_adaptor.py`.
+The performance-critical path is `step`, which encodes the action. The connection sends the action
+and waits for the answer. To step several environments, pools call the parts of `step`: first
+`_prepare_step` for all environments, then `_start_step` for all, then `_finish_step` for all.
+`rollout` and `unroll` keep several steps in flight. Other requests are exchanges; see
+`joined_adaptor.py`.
 
 An interrupt that loses an answer makes the connection unusable, so that no later step follows an
 unseen one.
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 Rejoin: TypeAlias = Callable[[], dm_env_rpc_pb2.ActionObservationSpecs]
-"""A function that leaves a world, joins it again and returns its specs."""
+"""The type of a function that leaves a world, joins it again and returns its specs."""
 
 
 class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
@@ -128,7 +129,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return drive(self._starting_reset(settings))
 
     def _finish_reset(self, started: StartedReset) -> None:
-        """Wait for the answer to `_start_reset`; the next step begins a sequence.
+        """Wait for the answer to `_start_reset`. The next step begins a sequence.
 
         Raises:
           As `reset`.
@@ -156,7 +157,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return self._take_step(self._prepare_step(action))
 
     def _take_step(self, prepared: EncodedRequest) -> dm_env.TimeStep:
-        """Send a step and wait for its answer: `_start_step` and `_finish_step`.
+        """Send a step and wait for its answer, by calling `_start_step` and `_finish_step`.
 
         Args:
           prepared: the result of `_prepare_step`.
@@ -175,7 +176,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         return timestep
 
     def _instead(self, error: BaseException, connection: Connection) -> dm_env.TimeStep:
-        """Return the TimeStep in place of a lost one, if the environment is restarted.
+        """Return the TimeStep that replaces a lost step, if the environment can be restarted.
 
         Args:
           error: the reason of the loss; raised if nothing restarts the environment.
@@ -289,7 +290,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             self._connection.interrupted(error)
 
     def submit_step(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
-        """Send a step without waiting for its answer; otherwise as `step`.
+        """Send a step like `step`, but without waiting for its answer.
 
         `step_async` is another name for it.
 
@@ -305,7 +306,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     step_async = submit_step
 
     def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
-        """Take a step for each of `actions`, sending steps before earlier ones are answered.
+        """Take a step for each of `actions`, sending steps before earlier steps are answered.
 
         For open-loop policies, such as random or recorded actions, at several times the rate of
         `step`. Actions are taken from the iterable only when they can be sent, so it may be
@@ -402,7 +403,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             return [Pending.failed(request, error) for request in requests]
 
     def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
-        """Take many steps, sending steps before earlier ones are answered.
+        """Take many steps, sending steps before earlier steps are answered.
 
         Args:
           actions: an iterable of actions, or one action structure whose leaves have a
@@ -471,7 +472,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         self._on_restart.append(callback)
 
     def on_close(self, callback: Callable[[], object]) -> None:
-        """Call `callback` at the end of `close`; the last added is called first.
+        """Call `callback` at the end of `close`. The callback that was added last is called first.
 
         A world that `make` created is destroyed and its connection is closed by then, so the
         callback may stop the server.
@@ -482,7 +483,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         self._on_close.callback(callback)
 
     def close(self) -> None:
-        """Leave the world; a world that `make` created is destroyed. A second call does nothing.
+        """Leave the world, and destroy it if `make` created it. A second call does nothing.
 
         Raises nothing, so that an error in the body of a `with` is not replaced; errors are
         logged. After Ctrl-C it does not wait any longer: a thread destroys the world.

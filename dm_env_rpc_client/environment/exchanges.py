@@ -1,14 +1,16 @@
 """Exchanges: sequences of requests, written once for threads and for asyncio.
 
-An exchange is a generator. It yields each call to wait for, and a driver makes it: `drive`
-waits for it, `adrive` awaits it. The driver sends the result to the generator, or throws the error
-that ended the wait. Steps are too frequent to be exchanges.
+An exchange is a generator that yields each call that it has to wait for. A driver makes the call:
+`drive` blocks until the result arrives, and `adrive` awaits the result. The driver sends the
+result to the generator, or throws the error that ended the wait. Steps are too frequent to be
+exchanges.
 
-The kind of error decides what may follow. After an `Exception` an exchange may yield requests that
-clean up, each with a timeout, and none over a connection that the error has made unusable. Anything
-else is an interrupt: KeyboardInterrupt, CancelledError or GeneratorExit. (Python raises the last in
-the generator if the interrupt comes between two waits.) Then the exchange waits no more: it makes
-the connection unusable, releases everything by plain, non-blocking calls, and yields nothing.
+The kind of error determines what an exchange is allowed to do next. After an `Exception`, an
+exchange is allowed to yield requests that clean up, each with a timeout, but none over a
+connection that the error has made unusable. Any other error is an interrupt: KeyboardInterrupt,
+CancelledError or GeneratorExit. (Python raises GeneratorExit in the generator if the interrupt
+comes between two waits.) After an interrupt, the exchange waits for nothing: it makes the
+connection unusable, releases everything by plain, non-blocking calls, and yields nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
 
 
 AnyConnection: TypeAlias = "Connection | AsyncConnection"
-"""The connection of an exchange: one driver takes the first kind, the other the second."""
+"""The connection of an exchange: `drive` requires the first type, and `adrive` the second type."""
 
 
 class Call:
-    """A call of a function, whose result asyncio awaits if it is awaitable.
+    """A call of a function. `adrive` awaits the result if it is awaitable.
 
     The function may thus be a method of both kinds of connections, or a user's function.
     """
@@ -42,7 +44,7 @@ class Call:
         self.arguments = arguments
 
     def wait(self) -> Any:
-        """Make the call."""
+        """Make the call, and return its result."""
         return self.function(*self.arguments)
 
     async def awaited(self) -> Any:
@@ -52,7 +54,7 @@ class Call:
 
 
 class Blocking(Call):
-    """A call of a blocking function, which asyncio makes in a thread."""
+    """A call of a blocking function, which `adrive` makes in a thread."""
 
     async def awaited(self) -> Any:
         """Make the call in a thread."""
@@ -60,7 +62,7 @@ class Blocking(Call):
 
 
 class Sleep(NamedTuple):
-    """A pause."""
+    """A pause, in seconds, of an exchange."""
 
     seconds: float
 
@@ -80,7 +82,7 @@ Exchange: TypeAlias = Generator[Call | Sleep, Any, Result]
 
 
 def drive(exchange: Exchange[Result]) -> Result:
-    """Run an exchange in this thread; return or raise its outcome."""
+    """Run an exchange in this thread, and return its result or raise its error."""
     result: Any = None
     error: BaseException | None = None
     try:
@@ -97,7 +99,7 @@ def drive(exchange: Exchange[Result]) -> Result:
 
 
 async def adrive(exchange: Exchange[Result]) -> Result:
-    """Run an exchange in the event loop; return or raise its outcome."""
+    """Run an exchange in the event loop, and return its result or raise its error."""
     result: Any = None
     error: BaseException | None = None
     try:
@@ -152,7 +154,7 @@ def answer(connection: AnyConnection, pending: Any) -> Exchange[Any]:
 
 
 def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
-    """Run an exchange and close the connection if it fails; after an interrupt, release it."""
+    """Run an exchange and close the connection on failure, or release it after an interrupt."""
     try:
         return (yield from exchange)
     except Exception:
@@ -165,7 +167,7 @@ def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> 
 
 
 def closing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
-    """Run an exchange and close the connection; after an interrupt, release it."""
+    """Run an exchange and close the connection, or release it after an interrupt."""
     result = yield from closed_if_failing(connection, exchange)
     yield Call(connection.close)
     return result

@@ -1,7 +1,7 @@
 """Errors of a dm_env environment for code that expects a Gymnasium one.
 
-The names of Gymnasium are attributes that raise AttributeError, so that `hasattr` is False. A
-`__getattr__` would make every other attribute slower.
+The names of Gymnasium are attributes that raise AttributeError, so that `hasattr` returns False. A
+`__getattr__` method would slow down access to all other attributes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MEANT = {
     "spec": "",
     "unwrapped": "",
 }
-"""Gymnasium's names, with their counterparts in a dm_env environment."""
+"""The names of Gymnasium's interface, with their counterparts in a dm_env environment."""
 
 
 class DmEnvNames:
@@ -45,7 +45,7 @@ class DmEnvNames:
 
 
 class _Missing:
-    """A missing attribute; an object's own attribute of the same name replaces it."""
+    """A missing attribute, which an object's own attribute of the same name replaces."""
 
     def __init__(self, name: str, meant: str):
         self._name = name

@@ -1,6 +1,7 @@
-"""The life of a joined connection: it begins joined, may be replaced by another, and is closed.
+"""The life cycle of a joined connection, which restarts can replace and `close` closes.
 
-For threads and for asyncio: blocking methods are exchanges, which the adaptors drive.
+The module supports threads and asyncio: its blocking methods are exchanges, which the adaptors
+drive.
 """
 
 from __future__ import annotations
@@ -38,22 +39,23 @@ class Joined(NamedTuple):
     specs: dm_env_rpc_pb2.ActionObservationSpecs
     world_name: str
     rejoin: Any
-    """A function that leaves and joins the world again; asyncio awaits it."""
+    """A function that leaves the world and joins it again. For asyncio, it is a coroutine
+    function."""
 
 
 JoinAgain: TypeAlias = Callable[[], Exchange[Joined]]
-"""A function that gives up the former connection and joins a world over a new one."""
+"""The type of a function that abandons a connection and joins a world over a new connection."""
 
 
 class StartedReset(NamedTuple):
-    """A reset whose answer is unread."""
+    """A reset request whose answer has not been read yet."""
 
     pending: Pending | None
     settings: Mapping[str, Any]
 
 
 class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
-    """The part of the adaptors without steps; for its arguments see `DmEnvAdaptor`."""
+    """The part of the adaptors without steps. `DmEnvAdaptor` documents the arguments."""
 
     _connection: Kind | None
     _assigned: Kind | None = None
@@ -95,7 +97,9 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
 
     @property
     def connection(self) -> Kind:
-        """The connection, for extensions and for waiting; ConnectionClosedError after `close`.
+        """The connection, for extensions and for waiting.
+
+        After `close`, the property raises ConnectionClosedError.
 
         A subclass may assign an attribute of its own to this name; steps still use the connection
         of the constructor.
@@ -112,11 +116,16 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         return self._connection
 
     def _ready(self) -> Any:
-        """Return the connection, after a restart if the environment is lost; asyncio awaits it."""
+        """Return the connection, after restarting a lost environment.
+
+        For asyncio, this is a coroutine method.
+        """
         raise NotImplementedError
 
     def _supervise(self, restart: Restart, join_again: JoinAgain) -> None:
-        """Enable restarts after the loss of the server or the connection; called by `make`.
+        """Enable restarts after the loss of the server or the connection.
+
+        `make` calls this method.
 
         Args:
           restart: the number of attempts and their pauses.
@@ -151,7 +160,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
                 supervision.succeeded(self._where())
 
     def _moving(self) -> Exchange[None]:
-        """Switch to another connection and a world like the former one."""
+        """Switch to another connection and to a world that is like the former world."""
         assert self._join_again is not None
         assert self._supervision is not None
         connection, specs, self.world_name, self._rejoin = yield from self._join_again()
@@ -185,7 +194,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         return StartedReset(None, packed)
 
     def _finishing_reset(self, started: StartedReset) -> Exchange[None]:
-        """Wait for the answer; the next step begins a sequence."""
+        """Wait for the answer to a reset. The next step begins a sequence."""
         if started.pending is None:
             return
         connection: Any = self._open_connection()
@@ -225,7 +234,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         self._adopt(specs)
 
     def _closing(self) -> Exchange[None]:
-        """Leave the world; errors are logged. A world that `make` created is destroyed."""
+        """Leave the world, and destroy it if `make` created it. Errors are logged."""
         # First, so that a second `close`, or one from a callback, does nothing.
         connection, self._connection = self._connection, None
         self._forget_extensions()

@@ -1,11 +1,12 @@
-"""Copies and pickles of environments: new environments, made with the same arguments.
+"""Copies and pickles of environments, which become new environments made with the same arguments.
 
-A connection and a world cannot be copied. So `copy.deepcopy`, `pickle` and cloudpickle make a new
-connection and a new world, as Gymnasium's EzPickle does, in the process that copies or loads; the
-copy begins with a reset. A launched server is launched again.
+Because a connection and a world cannot be copied, `copy.deepcopy`, `pickle` and cloudpickle make a
+new connection and a new world in the process that copies or loads the environment, as Gymnasium's
+EzPickle does. The copy begins with a reset. If the server was launched for the environment,
+another server is launched for the copy.
 
-No pickle holds a secret, because pickles are sent and stored. Copies, which stay in the process,
-keep tokens and metadata; pickling them is an error.
+No pickle contains a secret, because pickles are sent and stored. Copies, which stay in the
+process, keep tokens and metadata. Pickling an environment with tokens or metadata is an error.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _Made = TypeVar("_Made", bound="MadeByArguments")
 _SECRET = ("token", "metadata")
 
 _MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
-"""Maximum depth of arguments: the levels of names and of an array, in a list of settings per
-row."""
+"""The maximum depth of nested arguments: levels of names and of an array, in a list of settings
+per row."""
 
 
 class Making(NamedTuple):
@@ -37,7 +38,7 @@ class Making(NamedTuple):
 
     @classmethod
     def of(cls, make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Making:
-        """Return a function that recreates an environment with its present settings.
+        """Return a function that recreates an environment with its current settings.
 
         Raises:
           SpecError: an argument contains itself, or is nested deeper than settings can be.
@@ -71,7 +72,7 @@ class Making(NamedTuple):
 
 
 class MadeAgain:
-    """A base of environments that are copied and pickled by making them again.
+    """The base of environments that are copied and pickled by making them again.
 
     `_making` makes them; None for an environment that cannot be made again.
     """
@@ -102,14 +103,14 @@ class MadeByArguments(MadeAgain):
     """An object that its class recreates from the arguments of the constructor."""
 
     def __new__(cls: type[_Made], *args: Any, **kwargs: Any) -> _Made:  # noqa: PYI019  # Python 3.10 has no Self
-        """Store the arguments."""
+        """Create the object, and store the arguments of its constructor."""
         made = super().__new__(cls)
         made._making = Making.of(cls, *args, **kwargs)
         return made
 
 
 def is_made_again(environment: dm_env.Environment) -> bool:
-    """Whether a copy of an environment, or of the one in its wrapper, is made again.
+    """Whether copying an environment, or the environment inside a wrapper, makes it again.
 
     Wrappers of any library have the wrapped environment among their attributes.
     """
@@ -126,11 +127,11 @@ def is_made_again(environment: dm_env.Environment) -> bool:
 
 
 class _TooDeepError(Exception):
-    """A value has more levels than `_snapshot` copies."""
+    """Raised if a value has more levels than `_snapshot` copies."""
 
 
 def _snapshot(value: Any, levels: int = _MOST_LEVELS) -> Any:
-    """Copy containers and arrays, which a program may change later; nothing else."""
+    """Copy only containers and arrays, because a program might change them later."""
     # Copied, since a settings array is often reused by its owner.
     if isinstance(value, np.ndarray):
         return value.copy()

@@ -1,7 +1,7 @@
-"""Options for adapting and making an environment: as keyword arguments, and as one value each.
+"""Options for adapting and making an environment, as keyword arguments and as single values.
 
-Functions pass keyword arguments on as a TypedDict, so that type checkers report a misspelt one,
-which is a TypeError at run time.
+Functions forward keyword arguments as a TypedDict, so that type checkers report a misspelt
+argument, which raises a TypeError at run time.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class AsyncJoinKeywords(AsyncAdaptorKeywords, total=False):
 
 
 class MakeKeywords(ConnectKeywords, JoinKeywords, total=False):
-    """Keyword arguments of `make` except `restart` and `python`, which its signature names."""
+    """Keyword arguments of `make` except `restart` and `python`, which are in its signature."""
 
 
 class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
-    """The same for `make_async`."""
+    """Keyword arguments of `make_async`, except those that its signature names."""
 
 
 class PassedKeywords(ConnectKeywords, total=False):
@@ -82,13 +82,13 @@ class PassedKeywords(ConnectKeywords, total=False):
 
 
 class PlayersKeywords(PassedKeywords, total=False):
-    """The same with the observations."""
+    """Keyword arguments that adaptors pass to `make`, including the requested observations."""
 
     requested_observations: Sequence[str] | AutoObservations | None
 
 
 class RemoteKeywords(PassedKeywords, total=False):
-    """The same with the restart of lost environments."""
+    """Keyword arguments that adaptors pass to `make`, including those for restarts."""
 
     restart: Restart | bool | None
 
@@ -185,7 +185,7 @@ class MakeOptions:
         return cls(ConnectOptions(**connecting), adapt, restart, python)
 
     def flat(self, adaptor_class: Callable[..., BaseAdaptor] | None = None) -> MakeOptions:
-        """Return these options with flat actions and observations, and perhaps another class."""
+        """Return these options with flat actions and observations and, if given, another class."""
         adapt = self.adapt
         arguments = dict(nested_tensors=False, **adapt.arguments)
         return dataclasses.replace(

@@ -1,8 +1,8 @@
 """The state of an environment after the loss of its server or connection, without I/O.
 
 With a `Restart`, a lost step ends its sequence: the TimeStep is LAST, with discount 1, as after
-INTERRUPTED. The next call connects again, relaunches a server that was launched here, creates the
-world and joins it; its first TimeStep is FIRST.
+INTERRUPTED. The next call connects again, relaunches a server that was launched for the
+environment, creates the world and joins it. The first TimeStep after the restart is FIRST.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Restart:
             object.__setattr__(self, name, seconds)
 
     def pause(self, used: int) -> float:
-        """Return the seconds to wait before the next attempt.
+        """Return the number of seconds to wait before the next attempt.
 
         Args:
           used: the number of attempts before it.
@@ -133,7 +133,7 @@ class Supervision:
         self._latest = None
 
     def lost_step(self, reward_spec: Any, discount_spec: Any) -> dm_env.TimeStep | None:
-        """Return the TimeStep for a lost step; None if no sequence was running.
+        """Return the TimeStep for a lost step, or None if no sequence was running.
 
         Args:
           reward_spec: the server's spec of the reward; None if it has none.
@@ -151,7 +151,7 @@ class Supervision:
         return self._latest
 
     def next_pause(self) -> float:
-        """Count the next attempt, and return the seconds to wait before it.
+        """Count the next attempt, and return the number of seconds to wait before the attempt.
 
         Raises:
           DmEnvRpcClientError: the error of the last attempt, with earlier errors as its causes;
@@ -166,7 +166,7 @@ class Supervision:
         return pause
 
     def failed(self, error: DmEnvRpcClientError) -> None:
-        """Record a failed attempt."""
+        """Record a failed attempt to restart an environment."""
         _log.warning(
             "attempt %d of %d to restart failed: %s", self._used, self._restart.attempts, error
         )
@@ -194,7 +194,7 @@ class Supervision:
         self._error = error
 
     def check_specs(self, specs: Mapping[str, Any]) -> None:
-        """Raise SpecError if specs differ from the former ones."""
+        """Raise SpecError if specs differ from the specs before the restart."""
         for kind, before in self.specs.items():
             if specs[kind] != before:
                 raise SpecError(
@@ -205,7 +205,7 @@ class Supervision:
 
 
 def difference(expected: Any, found: Any) -> str:
-    """Describe the difference of specs: both specs, or the first difference in a mapping."""
+    """Describe the difference between two specs, or the first difference in a mapping."""
     if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
         return f"{found} instead of {expected}"
     name = next(name for name in (*expected, *found) if expected.get(name) != found.get(name))

@@ -1,4 +1,4 @@
-"""The location of an environment's server: an address, or a launch, repeated if the server ends."""
+"""The location of an environment's server: an address, or a launch that is repeated if it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Target = TypeVar("Target")
 
 
 class Site(Generic[Target]):
-    """A server at an address, or launched here.
+    """A server at an address, or a server launched by this process.
 
     A launched server ends with `close`, or when all environments that use it have been forgotten.
 
@@ -72,7 +72,7 @@ class Site(Generic[Target]):
 
     @property
     def launch(self) -> Launch | None:
-        """The launched server; None for a server at an address."""
+        """The launched server, or None for a server at an address."""
         return self._launch
 
     def renew(self, is_shared: bool) -> None:
@@ -105,7 +105,7 @@ class Site(Generic[Target]):
             self._users += 1
 
     def forget(self) -> None:
-        """Record that an environment was not closed; with the last one, close the server."""
+        """Record that an unclosed environment has ended, and close the server after the last."""
         with self._lock:
             self._users -= 1
             is_used = self._users > 0
@@ -114,7 +114,7 @@ class Site(Generic[Target]):
             self.close()
 
     def close(self) -> None:
-        """End the server, if it was launched; a second call does nothing."""
+        """End the server if it was launched. A second call does nothing."""
         with self._lock:
             self._is_closed = True
             if self._launch is not None:
@@ -144,7 +144,7 @@ def launched(
     progress: Progress | None = None,
     **connecting: Unpack[LaunchedKeywords],
 ) -> Iterator[str]:
-    """Return a context with the address of a server, which is launched if necessary.
+    """Return a context with the address of a server, after launching the server if necessary.
 
     Args:
       given: as for `Site`.

@@ -1,10 +1,10 @@
-"""Leaving and destroying worlds at the end, after any failure and without `close`.
+"""Leaving and destroying worlds in `close`, after failures, and for unclosed environments.
 
-An environment may be freed in any thread, in the middle of any code that may hold any lock. So a
-thread of its own communicates with the server, and the exit of the interpreter waits for it.
-Environments that exist at the exit are ended there, one after the other.
+Python can free an environment in any thread, in the middle of any code, which might hold any lock.
+For this reason, a separate thread communicates with the server, and the interpreter waits for this
+thread at exit. Environments that still exist at exit are ended one after the other.
 
-After an interrupt, a thread destroys the world over a connection of its own; see `exchanges.py`.
+After an interrupt, a thread destroys the world over a separate connection; see `exchanges.py`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 _log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 1.0
-"""Maximum delay, in seconds, of the interpreter's exit before the rest is abandoned."""
+"""The maximum time, in seconds, to end environments at interpreter exit before giving up."""
 
 
 class _Exit:
-    """The exit of the interpreter, with one time limit for all environments."""
+    """Interpreter exit. All environments share one time limit for it."""
 
     deadline: float | None = None
 
@@ -77,7 +77,7 @@ _running: dict[threading.Lock, int] = {}
 
 
 def in_background(action: Callable[[], None]) -> None:
-    """Call a function in a thread of its own. Raises nothing.
+    """Call a function in a separate thread, without raising errors.
 
     Args:
       action: called without arguments; it takes a limited time.
@@ -107,7 +107,7 @@ def in_background(action: Callable[[], None]) -> None:
 
 
 def at_exit(action: Callable[[], None]) -> None:
-    """Call a function, unless others have used up the time at the exit. Raises nothing.
+    """Call a function without raising errors, unless the time limit at exit is used up.
 
     Args:
       action: called without arguments; it takes a limited time.
@@ -141,19 +141,19 @@ atexit.register(_wait_for_background)
 Result = TypeVar("Result")
 
 CLEAN_UP_SECONDS = 1.0
-"""Time limit, in seconds, for each request that leaves or destroys a world."""
+"""The time limit, in seconds, for each request that leaves or destroys a world."""
 
 DESTROY_AGAIN_SECONDS = 0.02
-"""Pause, in seconds, between attempts to destroy a world that its agent is still leaving."""
+"""The pause, in seconds, between attempts to destroy a world that its agent is still leaving."""
 
 
 def checked_name(world_name: str) -> str:
-    """Return the name of a world, which may be empty; SpecError if it is not text."""
+    """Return the name of a world, possibly empty, or raise SpecError if it is not text."""
     return arguments.instance("world_name", world_name, str, "the name of a world")
 
 
 def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWorldResponse) -> str:
-    """Return the name of a new world; ProtocolError if it is too long."""
+    """Return the name of a new world, or raise ProtocolError if the name is too long."""
     try:
         (connection.limits or DEFAULT).check_name(response.world_name, "the name of the new world")
     except SpecError as error:
@@ -162,12 +162,12 @@ def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWor
 
 
 def may_reopen(cause: type[object]) -> bool:
-    """Whether a new connection is likely to work, given the error that ended the former one."""
+    """Whether a new connection is likely to work, given the error of the former connection."""
     return not issubclass(cause, ConnectionLostError | DeadlineExceededError)
 
 
 def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
-    """Clean up after another error or in `close`; its own errors are logged, not raised."""
+    """Clean up after another error or in `close`. Errors of the cleanup are logged, not raised."""
     try:
         yield from exchange
     except DmEnvRpcClientError as error:
@@ -175,7 +175,7 @@ def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
 
 
 def leave(connection: AnyConnection) -> Exchange[None]:
-    """Leave the joined world of a connection, if possible; errors are logged."""
+    """Leave the joined world of a connection, if possible. Errors are logged."""
     if connection.is_usable:
         try:
             leaving = request(connection, dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
@@ -186,7 +186,7 @@ def leave(connection: AnyConnection) -> Exchange[None]:
 
 
 def leave_after(error: BaseException, connection: AnyConnection) -> Exchange[None]:
-    """Leave the world after an error; after an interrupt, by a plain call."""
+    """Leave the world after an error, or by a plain, non-blocking call after an interrupt."""
     if isinstance(error, Exception):
         yield from leave(connection)
     else:
@@ -209,12 +209,12 @@ def destroyed_if_failing(
 
 
 def destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
-    """Destroy a world, over a new connection if this one is unusable; errors are logged."""
+    """Destroy a world, over a new connection if the given one is unusable. Errors are logged."""
     return _destroyed_if_interrupted(connection, world_name, _destroy(connection, world_name))
 
 
 def end_world(connection: AnyConnection, world_name: str) -> Exchange[None]:
-    """Leave a world, destroy it and close the connection; errors are logged, not raised.
+    """Leave a world, destroy it and close the connection. Errors are logged, not raised.
 
     All of it takes one round trip. The world is destroyed over a new connection if this one is
     unusable.
@@ -226,7 +226,7 @@ def end_world(connection: AnyConnection, world_name: str) -> Exchange[None]:
 def _destroyed_if_interrupted(
     connection: AnyConnection, world_name: str, exchange: Exchange[Result]
 ) -> Exchange[Result]:
-    """Run an exchange; after an interrupt, a thread destroys the world over a new connection."""
+    """Run an exchange. After an interrupt, a thread destroys the world over a new connection."""
     try:
         return (yield from exchange)
     except Exception:
@@ -274,7 +274,7 @@ def _destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
 
 
 def destroy_anew(reopen: Callable[[float], Any], world_name: str) -> Exchange[None]:
-    """Destroy a world over a new connection, as soon as the agent of the former one has left.
+    """Destroy a world over a new connection, as soon as the former connection's agent has left.
 
     Args:
       reopen: opens the connection; called with the time limit in seconds.
@@ -310,7 +310,7 @@ def _send_destroy(connection: AnyConnection, world_name: str) -> Exchange[Any]:
 
 
 Unclosed: TypeAlias = Callable[[Any, str], None]
-"""A function that ends the world of an unclosed environment."""
+"""The type of a function that ends the world of an unclosed environment."""
 
 
 class OwnWorld:
@@ -336,12 +336,12 @@ class OwnWorld:
         self._unclosed(connection, name)
 
     def end(self) -> Exchange[None]:
-        """Leave and destroy the world and close the connection; no other world follows."""
+        """Leave and destroy the world and close the connection. No other world can follow."""
         self._is_over = True
         yield from self.give_up()
 
     def check_not_over(self) -> Exchange[None]:
-        """Release the world and raise ConnectionClosedError if the environment was closed.
+        """If the environment was closed, release the world and raise ConnectionClosedError.
 
         Another thread or coroutine may close it while this one joins.
         """
@@ -350,7 +350,7 @@ class OwnWorld:
             raise ConnectionClosedError("the environment was closed while it was restarted")
 
     def give_up(self) -> Exchange[None]:
-        """Release a world that was lost, or joined by a restart attempt."""
+        """Release a world that was lost or that a restart attempt has joined."""
         connection, self._connection = self._connection, None
         if connection is not None:
             yield from end_world(connection, self._name)

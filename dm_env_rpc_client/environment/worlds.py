@@ -1,7 +1,7 @@
 """Creating, joining, resetting, leaving and destroying worlds.
 
-Each is written once, as an exchange; functions for threads drive the exchanges here, functions for
-asyncio in `async_worlds.py`.
+Each operation is written once, as an exchange. The functions in this module drive the exchanges
+for threads, and the functions in `async_worlds.py` drive them for asyncio.
 """
 
 from __future__ import annotations
@@ -247,8 +247,9 @@ def make(
 
 
 Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], Any]
-"""A function that opens a connection with a first request. It returns the connection, and the
-argument for the connection's `wait`, or None if the request has not been sent yet."""
+"""The type of a function that opens a connection with a first request. The function returns the
+connection and the argument for the connection's `wait`, or None instead of the argument if the
+request has not been sent yet."""
 
 
 def make_on(
@@ -259,7 +260,7 @@ def make_on(
     options: MakeOptions,
     is_shared: bool = False,
 ) -> DmEnvAdaptor:
-    """Make an environment over a connection that `connect` opens, with checked settings.
+    """Make an environment with checked settings, over a connection opened by `connect`.
 
     Args:
       site: the server, which lives as long as the environment; `close` does not end it.
@@ -280,7 +281,7 @@ def make_on(
 
 
 Run: TypeAlias = Callable[[Exchange[Any]], Any]
-"""A driver: `drive` or `adrive`."""
+"""The type of a driver of exchanges, which is `drive` or `adrive`."""
 
 
 def creating(connection: AnyConnection, settings: Mapping[str, Any]) -> Exchange[str]:
@@ -380,7 +381,7 @@ def making(
     if_not_closed: Unclosed,
     is_shared: bool = False,
 ) -> Exchange[Any]:
-    """Create an environment that is restarted if lost; see `make_on`.
+    """Create an environment that is restarted after it is lost; see `make_on`.
 
     Args:
       run: the driver, also for the environment.
@@ -426,7 +427,7 @@ def making(
 def _create(
     connect: Connect, message: dm_env_rpc_pb2.CreateWorldRequest
 ) -> Exchange[tuple[AnyConnection, str]]:
-    """Open a connection and create a world over it, in one round trip if that is possible."""
+    """Open a connection and create a world over it, in one round trip if possible."""
     connection, pending = yield Call(connect, message)
 
     def name() -> Exchange[str]:

@@ -1,7 +1,8 @@
-"""Inputs and outputs of simulator environments, converted to one form with NumPy arrays.
+"""Conversion of the inputs and outputs of batched simulators to a common form with NumPy arrays.
 
-The first observation determines the kind of arrays. A batch may return four values instead of five,
-a first observation without infos, and only the spaces of all rows.
+The type of the first observation determines the array library of a batch. The `step` of a batch
+can return four values instead of five, its `reset` an observation without infos, and its spaces
+can describe all rows together instead of one row.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ _RETURNED = ("observation", "reward", "terminated", "truncated", "info")
 BEGUN = ("observation", "info")
 
 _TIME_OUTS = ("time_outs", "TimeLimit.truncated", "truncation")
-"""Infos that mark truncations in results of four values: rsl_rl's, Gym's, Brax's."""
+"""The info keys that mark truncations in four-value step results: those of rsl_rl, Gym and
+Brax."""
 
 
 def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
-    """Return the kind of arrays that an environment accepts.
+    """Return the kind of arrays that an environment accepts as actions.
 
     Args:
       env: the environment.
@@ -84,7 +86,7 @@ class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class BatchForm:
-    """A vector environment that steps a batch of any form.
+    """A vector environment that steps a batch, whatever array library and result form it uses.
 
     Args:
       env: the batch.
@@ -106,13 +108,13 @@ class BatchForm:
         self.seeds = self._takes_seed or hasattr(env, "seed")
 
     def __str__(self) -> str:
-        """Return a description of the form, as far as known."""
+        """Return a description of the batch's form, as far as it is known."""
         values = "" if self.has_four is None else f", {4 if self.has_four else 5} values"
         own = "known after the first reset" if self.kind is None else self.kind
         return f"{type(inner(self._env)).__name__}: arrays {own}{values}"
 
     def reset(self, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the observation and the infos; arguments as in Gymnasium."""
+        """Return the observation and the infos. The arguments are those of Gymnasium's `reset`."""
         own = dict(arguments)
         if "seed" in own and not self._takes_seed:
             self._env.seed(own.pop("seed"))

@@ -1,4 +1,4 @@
-"""The rows of a batch of Gymnasium environments, at a server."""
+"""Server-side rows of a batch of Gymnasium environments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dm_env_rpc_client.tensors import structures
 
 
 class Row(Protocol):
-    """The members of `GymnasiumEnvironment` that rows need."""
+    """The members of `GymnasiumEnvironment` that the rows of a batch need."""
 
     gymnasium: gymnasium.Env[Any, Any]
     action_space: spaces.Space[Any]
@@ -60,7 +60,7 @@ _FIRST, _MID, _LAST = dm_env.StepType
 
 
 class GymnasiumOffers(Offers):
-    """The description, the frames and the calls of rows.
+    """The description, the rendered frames and the method calls of the rows of a batch.
 
     Args:
       mode: the autoreset mode of the rows.
@@ -118,7 +118,7 @@ def _with_gymnasium(row: Row, function: Callable[..., Any], *arguments: Any) -> 
 
 
 class GymnasiumRows(Rows):
-    """Environments stepped as in `gymnasium.vector.SyncVectorEnv`; each may fail separately.
+    """Environments that step as in `gymnasium.vector.SyncVectorEnv` but can fail separately.
 
     Args:
       environment: any row; all rows have its spaces.
@@ -173,7 +173,7 @@ class GymnasiumRows(Rows):
         return bool(self.kind.form == environment.infos)
 
     def actions(self, action: Any) -> Any:
-        """Return the actions of all rows: a list, or arrays in the structure of one action."""
+        """Return the actions of all rows, as a list or as arrays in one action's structure."""
         space = self._action_space
         if isinstance(space, elements.ARRAYS):
             array = np.asarray(action, space.dtype)
@@ -194,7 +194,10 @@ class GymnasiumRows(Rows):
         self._both[index], self.has_begun[index] = False, True
 
     def step(self, index: int, environment: Row, actions: Any) -> None:
-        """Take a step; if no episode is running, begin one or, with DISABLED, raise an error."""
+        """Take a step.
+
+        If no episode is running, begin one or, in mode DISABLED, raise an error.
+        """
         was = self._kinds[index]
         if was is _LAST:
             if self._next_kind is None:

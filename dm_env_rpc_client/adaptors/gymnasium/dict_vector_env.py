@@ -1,7 +1,8 @@
-"""Remote environments with a separate info dict for each, as in Stable-Baselines3.
+"""Remote environments that return one info dict each, as in Stable-Baselines3.
 
-Gymnasium's vector environments stack infos, which converts integers to NumPy's and fails for rows
-that do not fit together. Here the rows of a batch travel as dicts.
+Gymnasium's vector environments stack infos. Stacking converts integers to NumPy integers and fails
+if the infos of several rows do not fit together. In this module, the infos of a batch's rows
+travel as separate dicts.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class DictVectorEnv(RemoteVectorEnv):
         return self._reset(self._settings_of(seeds, options), results)
 
     def step_each(self, actions: Any, reset_infos: list[dict[str, Any]]) -> DummyResults:
-        """Step every environment; where an episode ends, begin the next.
+        """Step every environment, and begin the next episode wherever an episode ends.
 
         Args:
           actions: the actions [N, ...].

@@ -1,4 +1,4 @@
-"""Elements of Gymnasium's spaces as dm_env structures, and back. Needs `gymnasium`.
+"""Conversion of elements of Gymnasium's spaces to dm_env structures and back. Needs `gymnasium`.
 
 | space | dm_env |
 | --- | --- |
@@ -11,9 +11,9 @@
 | OneOf, Graph, any other Sequence | string: the JSON of `value_json` |
 
 In names, a key of a Dict that contains a period or a percent sign, or that is empty, is escaped as
-in URLs (`a.b` is `a%2Eb`), because periods separate the levels of a name. So are the observations
-`reward` and `discount` (`%72eward`), since these names denote the reward and the discount. A Dict
-with two keys of one name, such as 1 and "1", has no spec.
+in URLs (`a.b` is `a%2Eb`), because periods separate the levels of a name. The observations
+`reward` and `discount` are escaped, too (`%72eward`), since these names denote the reward and the
+discount of a step. A Dict with two keys that have the same name, such as 1 and "1", has no spec.
 
 A batch of N elements, an element of `batch_space(space, N)`, has the structure and the names of a
 single element; its arrays and strings are stacked along a new first axis.
@@ -82,7 +82,7 @@ Converter: TypeAlias = Callable[[Any], Any]
 
 
 class Converting(abc.ABC):
-    """A base of classes with readers and writers, which a pickled copy builds again.
+    """The base of classes whose readers and writers are not pickled but rebuilt in each copy.
 
     They cannot be pickled. Their attributes have names that begin with `_read_` or `_write_`.
     """
@@ -291,7 +291,7 @@ def as_array(space: Any, value: Any, name: str) -> Any:
 
 
 def by_name(structure: Any) -> Any:
-    """Replace the tuples of a structure by mappings from index to value.
+    """Replace the tuples in a structure by mappings from index to value.
 
     Empty mappings are omitted, since they have no names.
     """
@@ -312,7 +312,7 @@ def escaped(key: Any) -> str:
 
 
 def part(value: Any, key: Any) -> Any:
-    """Return a part of a value; an empty mapping if the part has no values and was not sent.
+    """Return a part of a value, or an empty mapping if the part has no values and was not sent.
 
     Args:
       value: a mapping or a tuple; a tuple may also be a mapping with its indices as keys.

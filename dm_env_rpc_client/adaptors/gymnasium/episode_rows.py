@@ -331,7 +331,7 @@ class EpisodeRows(Rows):
         return False
 
     def _end(self, index: int, observation: Mapping[str, Any], info: dict[str, Any]) -> None:
-        """Mark the next episode as beginning in this step."""
+        """Mark the next episode of an environment as beginning in this step."""
         self._restarting.add(index)
         if not self._has_infos:
             info = {**info_of(self.discount[index].copy()), **info}
@@ -386,7 +386,7 @@ class EpisodeRows(Rows):
         return ended
 
     def _put_ends(self, rows: Array, kinds: Array, has_discount: bool) -> list[int]:
-        """Record the ends of episodes in a batch's rows; return the rows with an ended episode."""
+        """Record the ends of episodes in a batch, and return the rows whose episode has ended."""
         terminated = is_last = kinds == _LAST
         if has_discount:
             axes = tuple(range(1, self.discount.ndim))
@@ -398,7 +398,7 @@ class EpisodeRows(Rows):
         return ended
 
     def results(self, ids: Array | None) -> Results:
-        """Return the result of `step` for some environments; None for all."""
+        """Return the result of `step` for some environments, or for all if given None."""
         return (*self.arrays(ids), self.infos(ids))
 
     def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:
@@ -412,7 +412,7 @@ class EpisodeRows(Rows):
         )
 
     def elements(self, ids: Array | None) -> Any:
-        """Return the observations of some environments; None for all."""
+        """Return the observations of some environments, or of all environments if given None."""
         flat = self.lend(ids)
         if self._copies:
             for name in self._objects:
@@ -420,7 +420,7 @@ class EpisodeRows(Rows):
         return self._spaces.observations(flat)
 
     def infos(self, ids: Array | None) -> dict[str, Any]:
-        """Return the stacked infos of the last step of some environments; None for all.
+        """Return the stacked infos of the last step of some environments, or of all if given None.
 
         Raises:
           EnvironmentsFailedError: see `EpisodeInfos.stack`.
@@ -440,7 +440,7 @@ class EpisodeRows(Rows):
         return {"discount": np.where(mask, discounts, 0), "_discount": has_discount, **infos}
 
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Return the infos of reset Gymnasium environments; other environments have none.
+        """Return the infos of reset Gymnasium environments. Other environments have no infos.
 
         Each is in the row of its index. Raises as `infos`.
         """

@@ -123,7 +123,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     @property
     def environment(self) -> dm_env.Environment:
-        """The environment behind this one."""
+        """The dm_env environment behind this Gymnasium environment."""
         return self._env
 
     def reset(
@@ -195,7 +195,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> npt.NDArray[np.uint8] | None:
-        """Return the last observed image, uint8 [height, width, 3]; None without a mode."""
+        """Return the last observed image, uint8 [height, width, 3], or None without render mode."""
         if self.render_mode is None:
             return None
         if self._last_observation is None:
@@ -250,7 +250,7 @@ def make_remote(
     nested_tensors: bool = True,
     **make_kwargs: Unpack[RemoteKeywords],
 ) -> GymnasiumEnv | GymnasiumProxy:
-    """Make a remote environment for Gymnasium; the entry point of `Remote-v0`.
+    """Make a remote environment for Gymnasium. This function is the entry point of `Remote-v0`.
 
     Args:
       address: the address of the server, or a server to launch, as for `make`.
@@ -335,7 +335,7 @@ def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Desc
 def check_form(
     seed_setting: str | None, render_mode: str | None, render_observation: str | None = None
 ) -> None:
-    """Raise SpecError if an argument is not a str; same arguments as `GymnasiumEnv`."""
+    """Raise SpecError if an argument is not a str. The arguments are those of `GymnasiumEnv`."""
     arguments.text("seed_setting", seed_setting, none="None to send no seeds")
     arguments.text("render_mode", render_mode, none="None")
     arguments.text("render_observation", render_observation, none="None for the first image")
@@ -351,7 +351,7 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
 
 
 def info_of(discount: Any) -> dict[str, Any]:
-    """Return the info of a step: its discount, which only a FIRST step lacks."""
+    """Return the info of a step: its discount, or no entry for a FIRST step."""
     if discount is None:
         return {}
     array = np.asarray(discount)
@@ -392,7 +392,7 @@ def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
 def find_images(
     structure: Any, are_images: Callable[..., bool] = images.is_rgb
 ) -> dict[str, tuple[tuple[Any, ...], specs.Array]]:
-    """Return the image observations by flat name: the keys that lead to each, and its spec.
+    """Return the keys and the spec of each image observation, by flat name.
 
     Args:
       structure: a structure of specs.
@@ -406,7 +406,7 @@ def find_images(
 
 
 def is_shown(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
-    """Whether `GymnasiumEnv` can render arrays of this shape and dtype."""
+    """Whether `GymnasiumEnv` can render arrays with the shape and dtype of a spec."""
     return images.is_rgb(shape, dtype) or images.is_image(shape, dtype)
 
 
@@ -428,7 +428,7 @@ def largest_image(structure: Any) -> str | None:
 
 
 def wrap(path: tuple[Any, ...], value: Any) -> Any:
-    """Wrap a value in mappings, with the keys found by `single_leaf`."""
+    """Wrap a value in nested mappings, whose keys were found by `single_leaf`."""
     for key in reversed(path):
         value = {key: value}
     return value

@@ -10,11 +10,11 @@ The observation is empty or a JSON object:
 | | `rows` | instead, by the index of the row, an object with its `info` and, if its episode has ended and the next has begun, `final_info` and `final_obs` |
 | | `truncated` | the rows that were terminated and truncated, bool [N] |
 
-Clients request it with the setting `infos` of a Reset. True is for clients without support for
-NumPy strings (see `value_json`) and selects the `info` of rows; `STACKED` is the same with exact
-types; `OWN` selects `rows`. `BLOCKS` is `STACKED` with the bytes of large arrays in a second
-observation, one after another. The list `infos` in a description has the forms that its server
-supports.
+Clients request the observation with the setting `infos` of a Reset. The value True is for clients
+without support for NumPy strings (see `value_json`) and selects the `info` of rows. `STACKED`
+selects the same `info` with exact types, and `OWN` selects `rows`. `BLOCKS` is `STACKED` with the
+bytes of large arrays in a second observation, one after another. The list `infos` in a description
+contains the forms that the server supports.
 """  # noqa: E501  # a table
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol import batches
 
 EXTRAS = "gymnasium"
-"""The name of the observation."""
+"""The name of the observation with the infos."""
 
 INFOS = "infos"
-"""The setting of a Reset; in a description, the list of the texts that the setting accepts."""
+"""The setting of a Reset that requests infos. A description lists the texts that it accepts."""
 
 OWN, STACKED, BLOCKS = "own", "stacked", "blocks"
-"""Texts that the setting accepts."""
+"""Texts that the setting `infos` of a Reset accepts."""
 
 INFO, FINAL_INFO, FINAL_OBSERVATION = "info", "final_info", "final_obs"
-"""The keys of the infos of a row. In a stack, the last two are Gymnasium's."""
+"""The keys of the infos of a row. In stacked infos, Gymnasium uses the last two keys as well."""
 
 _TRUNCATED, _ROWS = "truncated", "rows"
 
@@ -58,7 +58,7 @@ class Extras(NamedTuple):
 
 
 class RowInfo(NamedTuple):
-    """The infos of a row in one step.
+    """The infos that one row of a batch returns in one step.
 
     Attributes:
       info: the info of the step; if the next episode has begun in it, the info of the reset.
@@ -86,7 +86,7 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
 
 
 def encoded_blocks(infos: Any, both: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """Return both observations of rows whose infos are stacked."""
+    """Return the observations of stacked infos: their JSON text, and the bytes of large arrays."""
     blocks: list[bytes] = []
     text = encoded_stack(value_json.moved(infos, blocks), both, is_exact=True)
     return {EXTRAS: text, batches.INFO_ARRAYS: np.frombuffer(b"".join(blocks), np.uint8)}
@@ -150,7 +150,7 @@ class RowExtras(NamedTuple):
 
 
 def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
-    """Return the values sent with the observations of `count` rows; the text must not be empty.
+    """Return the values sent with the observations of `count` rows. Their text must not be empty.
 
     Args:
       text: the observation `EXTRAS`.

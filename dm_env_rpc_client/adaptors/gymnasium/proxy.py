@@ -1,4 +1,4 @@
-"""A local proxy of a served Gymnasium environment."""
+"""A local proxy for a Gymnasium environment at a server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Description(NamedTuple):
 
 
 class GymnasiumProxy(gymnasium.Env[Any, Any]):
-    """A remote Gymnasium environment, as `make_remote` returns it.
+    """A remote Gymnasium environment, as returned by `make_remote`.
 
     Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
     at the server, and its `reset` receives `seed` and `options`. Observed elements of a Discrete
@@ -113,7 +113,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         return type(self), arguments, {"_spec": self._spec}
 
     def __getattr__(self, name: str) -> Any:
-        """Return an allowed attribute of the remote environment; a method becomes a function."""
+        """Return an allowed attribute of the remote environment, or a function for a method."""
         names = None if name.startswith("_") else self.__dict__.get("_names")
         if names is not None:
             with contextlib.suppress(AttributeError):
@@ -121,7 +121,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_CALLABLE}")
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute at the server if it allows that, and here otherwise."""
+        """Set an attribute at the server if the server allows it, or else on the local proxy."""
         if name not in self.__dict__ and not name.startswith("_") and self._names.set(name, value):
             return True
         return super().set_wrapper_attr(name, value, force=force)
@@ -209,7 +209,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> Any:
-        """Request and return the current frame; None without a render mode."""
+        """Request and return the current frame, or return None without a render mode."""
         if self.render_mode is None:
             return None
         return read_frame(self.environment)
@@ -264,7 +264,7 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
 def begin(
     env: DmEnvAdaptor, description: Description, render_mode: str | None, form: str = OWN
 ) -> str | None:
-    """Request infos, and a render mode, from a server.
+    """Request infos and a render mode from a server.
 
     Args:
       env: joined to a world of a Gymnasium environment, before its first sequence.
@@ -302,7 +302,7 @@ def begin(
 
 
 def metadata_of(description: Description, render_mode: str | None) -> dict[str, Any]:
-    """Return the metadata of an environment, with its current render mode among the modes.
+    """Return the metadata of an environment, including its current render mode.
 
     An environment does not declare a list mode, which `gymnasium.make` adds with a wrapper.
     """
@@ -324,7 +324,7 @@ def begin_again(
 
 
 def restarted(env: dm_env.Environment) -> dict[str, Any]:
-    """Return the info of a lost step; empty for an answered step."""
+    """Return the info of a lost step, or an empty info for an answered step."""
     is_lost = isinstance(env, DmEnvAdaptor) and env.interruption is not None
     return {"restarted": True} if is_lost else {}
 
@@ -421,5 +421,5 @@ def _infos(description: Description, form: str) -> dict[str, Any]:
 
 
 def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
-    """Send settings for the next sequence, and adopt the resulting specs."""
+    """Send settings for the next sequence, and adopt the specs that result from them."""
     env._finish_reset(env._start_reset(settings))

@@ -1,6 +1,6 @@
 """Explanations of wrong results of `step` and `reset` of Gymnasium environments.
 
-Unpacking a result already detects a wrong one, so valid steps need no extra check.
+Unpacking a result already detects a result of the wrong form, so valid steps need no extra check.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXPECTED = {
 }
 
 _NUMBERS = (float, int, np.floating, np.bool_)
-"""Without np.integer, a base class of np.timedelta64."""
+"""The types of rewards, without np.integer, which is a base class of np.timedelta64."""
 
 _OLD = (
     "gym before 0.26 has this interface: change the environment, or wrap it with the package shimmy"
@@ -28,7 +28,7 @@ _DM_ENV = "an environment that returns a dm_env.TimeStep must inherit from dm_en
 
 
 def inner(environment: Any) -> Any:
-    """Return an environment without its wrappers; an object without `unwrapped` as it is."""
+    """Return an environment without its wrappers, or an object without `unwrapped` unchanged."""
     return getattr(environment, "unwrapped", environment)
 
 
@@ -55,7 +55,7 @@ def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
 
 
 def as_reward(environment: Any, reward: Any) -> float:
-    """Return a reward as a float, which may round it.
+    """Return a reward as a float. The conversion can round the reward.
 
     Args:
       environment: the environment.

@@ -1,4 +1,4 @@
-"""The infos of rows at a server, from their steps to the common answer."""
+"""The infos of rows at a server, collected from each row's step for the common answer."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from dm_env_rpc_client.system.foreign_environments import described
 _INDEX = operator.itemgetter(0)
 
 _NUMBERS = (int, float, np.number)
-"""Number types that Gymnasium stacks in arrays of the same type; bool is a subclass of int."""
+"""The number types that Gymnasium stacks in arrays of the same type. bool is a subclass of int."""
 
 
 _MANY = 24
-"""The number of infos from which one assignment for each key is faster than one for each info."""
+"""The minimum number of infos for which assigning key by key is faster than info by info."""
 
 
 class StackedInfos(Infos):
-    """Infos stacked as Gymnasium stacks them.
+    """The infos of rows, stacked in the same way as by Gymnasium.
 
     Rows may step at the same time, each in its own thread. Infos are copied, so later changes by
     the environments have no effect.
@@ -63,7 +63,7 @@ class StackedInfos(Infos):
         self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows and start over; see `Infos`."""
+        """Return the infos of rows, and start again without infos; see `Infos`."""
         infos, self._infos = self._infos, []
         return infos, {}
 
@@ -84,11 +84,11 @@ class StackedInfos(Infos):
         }
 
     def put_final(self, index: int, final: Any) -> None:
-        """Record the end of a row's episode, before the info of the next one."""
+        """Record the end of a row's episode, before the info of the next episode."""
         self._infos.append((index, final))
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text and the errors, and start over; see `Infos`."""
+        """Return the text of the infos and the errors, and discard the infos; see `Infos`."""
         if not self._infos and not both.any():  # As in most steps.
             return "", {}
         of_rows, self._infos = sorted(self._infos, key=_INDEX), []
@@ -110,7 +110,7 @@ class StackedInfos(Infos):
     def _stack_numbers(
         self, of_rows: Sequence[tuple[int, Any]]
     ) -> tuple[dict[str, Any], Sequence[tuple[int, Any]]]:
-        """Stack the infos that have the keys of the first one, by one assignment for each key.
+        """Stack the infos that have the same keys as the first info, by one assignment per key.
 
         For 64 rows this takes half as long as one assignment for each row and key; see
         `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. It stacks nothing unless the
@@ -165,7 +165,7 @@ class OwnInfos(Infos):
         return OwnInfos()
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows and their errors, and start over; see `Infos`."""
+        """Return the infos of rows and their errors, and start without infos again; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         return list(infos.items()), errors
@@ -198,7 +198,7 @@ class OwnInfos(Infos):
             self._infos[index] = final
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text and the errors, and start over; see `Infos`."""
+        """Return the text of the infos and the errors, and discard the infos; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         try:
@@ -215,7 +215,7 @@ class OwnInfos(Infos):
 
 
 def _jsonable(info: Any) -> Any:
-    """Return the JSON value of an info; raise the error to report for its row."""
+    """Return the JSON value of an info, or raise the error to report for its row."""
     if not isinstance(info, Mapping):
         raise TypeError(f"the info is {described(info)}; expected a dict")
     return value_json.to_jsonable(info, value_json.INFO_LEVELS, is_exact=True)

@@ -1,6 +1,6 @@
-"""The spaces of N environments, and their elements as arrays by flat name.
+"""The spaces of N environments, and the elements of these spaces as arrays by flat name.
 
-Arrays are stacked along a new first axis; other values, such as texts, are tuples of N.
+Arrays are stacked along a new first axis. Other values, such as texts, are tuples of length N.
 `SpecSpaces` are for dm_env environments, `OwnSpaces` for Gymnasium environments at servers.
 """
 
@@ -43,7 +43,7 @@ class RowSpaces(Protocol):
     observation_space: spaces.Space[Any]
 
     def actions(self, actions: Any, count: int) -> dict[str, Any]:
-        """Return actions by flat name, [count, ...] each.
+        """Return actions by flat name, as arrays [count, ...].
 
         Args:
           actions: an element of the space of `count` actions.
@@ -57,14 +57,14 @@ class RowSpaces(Protocol):
         """Allocate arrays for the observations of `count` environments."""
 
     def observation(self, flat: Mapping[str, Any]) -> Any:
-        """Return the element of one observation space with these values."""
+        """Return the element of a single observation space that has the given values."""
 
     def observations(self, flat: Arrays) -> Any:
-        """Return the element of a batched observation space with these arrays."""
+        """Return the element of a batched observation space that has the given arrays."""
 
 
 class _Structure:
-    """A structure of specs, and its space.
+    """A structure of specs, and the Gymnasium space that corresponds to it.
 
     Args:
       flat_specs: the specs, by flat name.

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as JSON. Needs `gymnasium`.
+"""Conversion of Gymnasium's spaces to JSON and back. Needs `gymnasium`.
 
 A space is an object with its `type` and constructor arguments, whose values are encoded as in
 `value_json`. Bounds that are equal for all elements are a single number:
@@ -7,11 +7,11 @@ A space is an object with its `type` and constructor arguments, whose values are
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
-The JSON of `bridges.gym_socket.space_json` belongs to another protocol, with fewer spaces and
-without dtypes and infinities.
+The module `bridges.gym_socket.space_json` implements the JSON of another protocol, which has fewer
+spaces, no dtypes and no infinities.
 
-Integers have no infinity: an unbounded Box of integers has the bounds of its dtype, together with
-`bounded_below` and `bounded_above`, which change how it samples.
+Since integers have no infinity, an unbounded Box of integers has the bounds of its dtype, together
+with the masks `bounded_below` and `bounded_above`, which change how the Box samples.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
 
 
 def _is_own(space: spaces.Space[Any]) -> bool:
-    """Whether a space's type is one of this package, which differs only in sampling."""
+    """Whether a space's type is one of this package's own types, which differ only in sampling."""
     return type(space).__module__.startswith("dm_env_rpc_client.")
 
 
@@ -303,7 +303,7 @@ def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces
 
 
 def _read_alone(value: Any, where: str, room: Room) -> spaces.Space[Any]:
-    """Read a space whose element may be absent from an element of the whole space."""
+    """Read a space whose elements can be absent from elements of the enclosing space."""
     with room.element():
         return _read(value, where, room)
 

@@ -10,13 +10,13 @@
 | variable length along the first axis | Sequence |
 | dict; list or tuple | Dict; Tuple |
 
-A Discrete is int64 and a MultiBinary int8, as everywhere in Gymnasium; every other value keeps its
-dtype. Actions are cast exactly to the dtype of their spec; a cast that would change a value is an
-error.
+A Discrete has dtype int64 and a MultiBinary int8, as everywhere in Gymnasium. Every other value
+keeps its dtype. Actions are cast to the dtype of their spec, and a cast that would change a value
+is an error.
 
-A few bytes from a peer can describe a Box of any size, for which Gymnasium allocates four arrays of
-bounds of its shape. Here the bounds are views of a single element wherever arrays would exceed the
-`Room`.
+A few bytes from a peer can describe a Box of any size, for which Gymnasium allocates four arrays
+of bounds with the shape of the Box. In this module, the bounds are views of a single element if
+full arrays would exceed the memory budget `Room`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from dm_env_rpc_client.tensors.memory_limits import MAX_MESSAGE_BYTES, Limits, l
 from dm_env_rpc_client.tensors.specs import bounds_of
 
 _ARRAY_BYTES = 1 << 20
-"""Limit, in bytes, for the arrays of bounds of all spaces in one description; a batch of N rows
-multiplies it by N."""
+"""The limit, in bytes, for the arrays of bounds of all spaces in one description. The arrays of a
+batch of N rows take N times as many bytes."""
 
 _EXPANDED_BYTES = 16 << 20
-"""Limit, in bytes, for all spaces of one description beyond its own size."""
+"""The limit, in bytes, for the memory of a description's spaces beyond the size of the
+description."""
 
 _CHARACTER_BYTES = 250
 """The size of a character of a Text, in bytes."""
@@ -66,7 +67,7 @@ class Room:
 
     @contextlib.contextmanager
     def element(self) -> Iterator[None]:
-        """A context for reading the parts of one element, which arrive together."""
+        """Return a context for reading the spaces of one element."""
         others, self._element_bytes = self._element_bytes, 0
         yield
         self._element_bytes = others
@@ -93,19 +94,19 @@ class Room:
             )
 
     def takes(self, size: int) -> bool:
-        """Reserve `size` bytes for arrays of bounds; return whether they fit."""
+        """Reserve `size` bytes for arrays of bounds, and return whether the arrays fit."""
         fits = size <= self._array_bytes
         self._array_bytes -= size if fits else 0
         return fits
 
     def expand(self, size: int) -> None:
-        """Reserve memory beyond the size of the description; ValueError if it is exceeded."""
+        """Reserve memory beyond the size of the description, or raise ValueError."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
             raise ValueError(f"its spaces would take {size} bytes more than their description")
 
     def take_characters(self, count: int) -> None:
-        """Reserve memory for the characters of a Text; ValueError if it is exceeded."""
+        """Reserve memory for the characters of a Text, or raise ValueError if none is left."""
         self.expand(count * _CHARACTER_BYTES)
 
 
@@ -118,7 +119,7 @@ class ExactBox(spaces.Box):
     """
 
     def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
-        """Draw integers uniformly from the whole range; masks do not apply to a Box."""
+        """Draw integers uniformly from the whole range. A Box does not support masks."""
         low, high, dtype = (cast("Any", value) for value in (self.low, self.high, self.dtype))
         return np.asarray(self.np_random.integers(low, high, dtype=dtype, endpoint=True))
 
@@ -143,7 +144,7 @@ class _Wide(spaces.Box):
             setattr(self, side, np.broadcast_to(getattr(self, side), shape))
 
     def bound_by(self, side: str, is_bounded: bool) -> None:
-        """Set whether the elements are bounded on one side."""
+        """Set whether the elements of the Box are bounded below or above."""
         setattr(self, side, np.broadcast_to(np.array(is_bounded), self.shape))
 
     def __eq__(self, other: object) -> bool:
@@ -252,13 +253,13 @@ iterate.register(WideMultiBinary, iterate.dispatch(spaces.MultiBinary))
 
 
 _TEXT_LENGTH = 64
-"""The length of the longest sample; other texts may be longer."""
+"""The length, in characters, of the longest sample. Texts that are not samples can be longer."""
 
 _INT64_MAX = 2**63 - 1
 
 
 class AnyText(spaces.Text):
-    """A Text of any characters and any length; samples are short and alphanumeric."""
+    """A Text of any characters and any length, whose samples are short and alphanumeric."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT_LENGTH, min_length=0)
@@ -305,7 +306,7 @@ def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Spac
 
 
 def to_space(space: spaces.Space[Any], value: Any) -> Any:
-    """Convert a dm_env value to an element of its space; copy arrays only if needed."""
+    """Convert a dm_env value to an element of its space, copying arrays only if necessary."""
     if isinstance(space, spaces.Dict):
         return {key: to_space(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -326,7 +327,7 @@ def to_space_array(space: spaces.Space[Any], value: Any) -> npt.NDArray[Any]:
 
 
 def from_space(spec: Any, value: Any, name: str) -> Any:
-    """Convert an element of a space to a value of its spec; the inverse of `to_space`.
+    """Convert an element of a space to a value of its spec. This is the inverse of `to_space`.
 
     Raises:
       SpecError: the value has another structure, or a cast would change it.

@@ -1,7 +1,7 @@
 """A Gymnasium environment as a dm_env.Environment, for instance to serve it.
 
-Clients that know Gymnasium also receive values without a counterpart in dm_env: see `value_json`
-and `space_json`.
+Clients that know Gymnasium also receive values that have no counterpart in dm_env; see
+`value_json` and `space_json`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ DESCRIPTION = "gymnasium"
 """The property with the spaces and the metadata, as JSON."""
 
 FRAME = "gymnasium.frame"
-"""The property with the current rendered frame: an array, or JSON of another value."""
+"""The property with the current rendered frame, as an array or as the JSON of another value."""
 
 OBSERVATION = "observation"
-"""The observation of the environment beside `EXTRAS`."""
+"""The name of the environment's own observation, beside the observation `EXTRAS`."""
 
 
 class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
@@ -127,7 +127,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         kinds_of(properties, self.gymnasium, callable_names)
 
     def configure(self, settings: Mapping[str, Any]) -> Callable[[], None]:
-        """Apply settings of a Reset.
+        """Apply the settings of a Reset request.
 
         Args:
           settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
@@ -186,7 +186,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return begin
 
     def batch_rows(self, count: int, mode: str) -> GymnasiumRows:
-        """Return the rows of a batch of such environments; see `server.batch.Rows`."""
+        """Return the rows of a batch of Gymnasium environments; see `server.batch.Rows`."""
         return GymnasiumRows(self, count, mode)
 
     def step(self, action: Any) -> dm_env.TimeStep:
@@ -219,11 +219,11 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return dm_env.transition(reward, observed)
 
     def action_spec(self) -> Any:
-        """Return the spec of actions: a structure if the space is a Tuple or Dict."""
+        """Return the spec of actions, or a structure of specs if the space is a Tuple or Dict."""
         return elements.to_spec(self.action_space, "action")
 
     def observation_spec(self) -> Any:
-        """Return the spec of observations: a structure if the space is a Tuple or Dict."""
+        """Return the spec of observations, or a structure of specs for a Tuple or Dict space."""
         spec = elements.to_spec(self.observation_space, "observation")
         if self.infos:
             return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
@@ -288,7 +288,7 @@ def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
 
 
 def encoded_frame(frame: Any) -> Any:
-    """Return a rendered frame as a property: an array, or JSON text."""
+    """Return a rendered frame as the value of a property: an array, or JSON text."""
     is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
     return frame if is_numbers else value_json.encode(frame)
 

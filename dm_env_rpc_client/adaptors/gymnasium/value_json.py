@@ -1,7 +1,8 @@
 """Values of Gymnasium environments as JSON that preserves their types. Needs `gymnasium`.
 
-Such values are infos, the options of a reset, and elements of spaces without arrays. JSON's own
-types are written directly; any other value is an object whose key `$` names its kind:
+The values are infos, the options of a reset, and elements of spaces without arrays. Values of
+JSON's own types are written directly. Any other value is an object whose key `$` specifies the
+kind of the value:
 
 | value | `$` | further keys |
 | --- | --- | --- |
@@ -18,14 +19,15 @@ types are written directly; any other value is an object whose key `$` names its
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
 | mapping with keys other than strings, or with the key `$` | `dict` | `items`: pairs |
 
-A single value, unlike an array of shape (), has `scalar`, true. A value of any other type becomes
-its `repr`, and so does a value more than eight levels deep. A value that contains itself is
-rejected.
+A single value, unlike an array of shape (), has the key `scalar`, which is true. A value of any
+other type, or a value more than eight levels deep, is replaced by its `repr`. A value that
+contains itself is rejected.
 
-Further keys distinguish similar types; older readers ignore them: `char`, the code of a scalar's
-type, since a long long is an int64, too; `order`, ">" for big-endian numbers; and `as`, the dtype
-of an array of strings or of `bytes`. A NumPy string is a plain string for older readers; for
-readers that request exact types, `$` is `str`, with `value`.
+Further keys distinguish similar types, and older readers ignore them. The key `char` is the type
+code of a scalar, since int64 and long long have the same dtype; `order` is ">" for big-endian
+numbers; and `as` is the dtype of an array of strings or of `bytes`. A NumPy string is written as a
+plain string for older readers. For readers that request exact types, it is an object with `$` set
+to `str` and the string as `value`.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ VERSION = 1
 """The version of descriptions of environments."""
 
 INFO_LEVELS = 7
-"""The levels of an info that are transferred; an object around the info takes one more."""
+"""The number of levels of an info that are transferred. An object around the info adds one
+level."""
 
 KIND = "$"
 
@@ -61,10 +64,11 @@ _CHAR, _ORDER = "char", "order"
 _MAX_VALUES = 1 << 20
 
 _MAX_CONTAINERS = 1 << 18
-"""Limit on lists and objects in one text: even empty, each takes 70 bytes twice, also as JSON."""
+"""The limit on lists and objects in one text. Even an empty one takes 70 bytes twice, including
+its JSON form."""
 
 _MOST_DTYPES = 64
-"""The number of dtypes named by a peer that are cached."""
+"""The maximum number of cached dtypes whose names were sent by a peer."""
 
 _JSON_TYPES = frozenset((type(None), bool, int, str))
 
@@ -79,7 +83,7 @@ _SCALARS: dict[type, dict[str, str]] = {
     for dtype in map(np.dtype, np.typecodes["All"])
     if dtype.kind in "biuf" and dtype.itemsize <= 8
 }
-"""JSON of NumPy scalars of at most eight bytes, by type, without the value."""
+"""The JSON of NumPy scalars of at most eight bytes, by type, without the value."""
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
 
@@ -87,10 +91,11 @@ _BLOCK_BYTES = 1024
 """The minimum size of an array that is moved to another observation, in bytes."""
 
 _PADDING = 64
-"""Characters of padding that an array of texts may always have."""
+"""The number of padding characters that an array of texts is always allowed to have."""
 
 _MAX_LEVELS = INFO_LEVELS + 1
-"""A level takes up to three levels of JSON, of which `bounded_json` allows 32."""
+"""The maximum number of levels of a value. Each takes up to three of the 32 allowed JSON
+levels."""
 
 
 def encode(value: Any, is_exact: bool = False) -> str:
@@ -109,7 +114,7 @@ def text_of(jsonable: Any) -> str:
 
 
 def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
-    """Return the JSON text of infos from an environment; "" for none.
+    """Return the JSON text of the infos of an environment, or "" if there are no infos.
 
     Args:
       extras: the infos.
@@ -125,13 +130,13 @@ def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
 
 
 class _Block(NamedTuple):
-    """A placeholder for a moved array."""
+    """A placeholder for an array that was moved to another observation."""
 
     jsonable: dict[str, Any]
 
 
 def moved(value: Any, blocks: list[bytes]) -> Any:
-    """Replace the large arrays of infos by placeholders; append their bytes to `blocks`."""
+    """Replace the large arrays in infos by placeholders, and append their bytes to `blocks`."""
     if type(value) is dict:
         return {key: moved(part, blocks) for key, part in value.items()}
     if (
@@ -147,7 +152,7 @@ def moved(value: Any, blocks: list[bytes]) -> Any:
 
 
 def placed(value: Any, arrays: np.ndarray[Any, Any], where: str) -> Any:
-    """Put moved arrays back into infos; ProtocolError if an array is missing."""
+    """Put moved arrays back into infos, or raise ProtocolError if an array is missing."""
     if type(value) is dict:
         return {key: placed(part, arrays, where) for key, part in value.items()}
     if type(value) is not _Block:
@@ -177,7 +182,7 @@ def decode(text: str, where: str) -> Any:
 
 
 def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
-    """Return a copy of a value as `encode` would send it now.
+    """Return a copy of a value, as `encode` would send it at the time of the call.
 
     Environments may keep an info, or its arrays, and change them in a later step.
 
@@ -262,7 +267,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -> Any:
-    """Return the JSON value of a value, for use inside a larger one.
+    """Return a value as JSON objects, for use inside a larger JSON value.
 
     Args:
       value: the value.
@@ -315,7 +320,7 @@ def _as_numpy(value: Any) -> Any:
 
 
 def from_jsonable(value: Any, where: str) -> Any:
-    """Return the value of a JSON value; ProtocolError unless `to_jsonable` could write it."""
+    """Return the value of a JSON value, or raise ProtocolError if the JSON value is invalid."""
     if type(value) is list:
         return [from_jsonable(part, where) for part in value]
     if type(value) is not dict:
@@ -364,11 +369,11 @@ def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int, is_exact: boo
 
 
 _MADE_OF_NUMBERS = "cmMS"
-"""Kinds of dtypes whose elements consist of several numbers, or of a number with a meaning."""
+"""The kinds of dtypes whose elements consist of several numbers, or of a number with a unit."""
 
 
 def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
-    """Return the numbers behind an array of one of these dtypes, and the name of the dtype."""
+    """Return the numbers that represent an array of a composite dtype, and the dtype's name."""
     dtype = array.dtype.newbyteorder("=")
     own = np.ascontiguousarray(array, dtype).reshape(array.shape)
     if dtype.kind in "mM":
@@ -379,7 +384,7 @@ def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]
 
 
 def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
-    """Return the array from the numbers and the name returned by `_numbers_of`."""
+    """Return the array for the numbers and the dtype name returned by `_numbers_of`."""
     dtype = np.dtype(name)
     if dtype.kind not in _MADE_OF_NUMBERS:
         raise ValueError(f"dtype {name!r} is not made of numbers")
@@ -395,7 +400,7 @@ def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
 
 @functools.lru_cache(_MOST_DTYPES)
 def _form_of(dtype: np.dtype[Any]) -> tuple[dict[str, str], np.dtype[Any]]:
-    """Return the JSON of a number array without its shape, and the dtype of the bytes sent."""
+    """Return the JSON of a number array without its shape, and the dtype of the sent bytes."""
     order = {} if dtype.isnative else {_ORDER: ">" if sys.byteorder == "little" else "<"}
     return {KIND: "array", "dtype": dtype.name, **order}, dtype.newbyteorder("<")
 
@@ -457,7 +462,7 @@ def _width(dtype: Any) -> int:
 
 
 def _fit_one_width(items: list[Any], width: int) -> bool:
-    """Whether an array of texts takes little more memory than the texts themselves.
+    """Whether an array of texts takes little more memory than the texts that it contains.
 
     Each element takes as much as the longest; wasteful arrays therefore stay arrays of objects.
 
@@ -479,7 +484,7 @@ def _shape(value: Mapping[str, Any]) -> list[int]:
 
 
 def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]:
-    """Extend a reader of arrays to masked arrays."""
+    """Return a function that reads masked arrays, based on a reader of plain arrays."""
 
     def read_masked(value: Mapping[str, Any], where: str) -> Any:
         data = read(value, where)

@@ -1,4 +1,4 @@
-"""The properties of a batch of Gymnasium environments: its description and its frames."""
+"""The properties of a batch of Gymnasium environments: its description and its rendered frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FRAME = "gymnasium.frame"
 
 
 def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
-    """Return an autoreset mode given as a member or its value; SpecError if it is unknown."""
+    """Return an autoreset mode given as a member or its value, or raise SpecError."""
     if autoreset_mode is None:
         return None
     try:
@@ -41,7 +41,7 @@ def describe_vector(
     notes: Sequence[str],
     forms: Sequence[str],
 ) -> str:
-    """Return the text of `VECTOR_DESCRIPTION`.
+    """Return the text of the property `VECTOR_DESCRIPTION`.
 
     Args:
       env: a vector environment, or the environment of one row.
@@ -72,7 +72,7 @@ def describe_vector(
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:
-    """Return the property with the frames of all rows: an array [N, ...], or JSON of a tuple.
+    """Return the frames of all rows as a property: an array [N, ...], or the JSON of a tuple.
 
     Args:
       render: returns the frames of all rows, as a sequence or an array; None for no frames.

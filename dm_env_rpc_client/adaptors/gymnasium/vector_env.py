@@ -107,8 +107,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     }
 
     _form = BLOCKS
-    """The form of the infos of batches; see `info_observation`. Environments on streams have
-    another."""
+    """The form of the infos of batches; see `info_observation`. Environments on streams use
+    `OWN`."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         )
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return the current frame of each environment; None without a render mode."""
+        """Return the current frame of each environment, or None without a render mode."""
         if self.render_mode is None:
             return None
         worlds = self._worlds
@@ -301,7 +301,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of environments (only with `restart`)."""
+        """The number of restarts of environments, which occur only with the argument `restart`."""
         return self._worlds.restarts
 
     def __enter__(self) -> Self:
@@ -318,13 +318,13 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return described(name, self._worlds, *spaces)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Leave and destroy all worlds and close the connections; never raise."""
+        """Leave and destroy all worlds, and close the connections, without raising errors."""
         # Gymnasium 1.1 also calls this for an environment whose constructor failed.
         if hasattr(self, "_worlds"):
             self._worlds.close()
 
     def _describe(self, render_mode: str | None) -> Description | None:
-        """Ask for a description; of Gymnasium environments, also request infos and frames."""
+        """Request a description and, from Gymnasium environments, also infos and frames."""
         worlds = self._worlds
         name = VECTOR_DESCRIPTION if worlds.is_batched else DESCRIPTION
         try:
@@ -346,7 +346,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return description
 
     def _adopt_mode(self, wish: AutoresetMode | None) -> None:
-        """Adopt the server's autoreset mode; SpecError if it differs from the requested mode."""
+        """Adopt the server's autoreset mode, or raise SpecError if another mode was requested."""
         own = None if self._description is None else self._description.autoreset_mode
         if own is not None:
             self._mode = AutoresetMode(own)
@@ -421,7 +421,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
 
 def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
-    """Raise SpecError if a batch is not the Gymnasium batch that its description promises.
+    """Raise SpecError if a batch differs from the Gymnasium batch that its description promises.
 
     Args:
       world: the batch.

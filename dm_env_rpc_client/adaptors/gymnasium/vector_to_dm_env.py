@@ -1,8 +1,8 @@
 """A Gymnasium vector environment as a dm_env.Environment with one row per sub-environment.
 
-The names are those of every batched world; see the guide "Serve a batch". Clients that know
-Gymnasium also use the property `gymnasium.vector` and the observation `gymnasium`, which holds the
-infos of all rows, stacked as in Gymnasium.
+The environment uses the same names as every batched world; see the guide "Serve a batch". Clients
+that know Gymnasium also use the property `gymnasium.vector` and the observation `gymnasium`, which
+contains the infos of all rows, stacked as in Gymnasium.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ from dm_env_rpc_client.tensors import casting, structures
 from dm_env_rpc_client.tensors.specs import VariableArray
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
-"""Packages whose vector environments use this mode, even if they do not declare it."""
+"""The packages whose vector environments use a known autoreset mode without declaring it."""
 
 _LARGE_BYTES = 4096
-"""Minimum size of the observations of all rows for offering large infos as bytes."""
+"""The minimum size, in bytes, of the observations of all rows for offering large infos as
+bytes."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
@@ -175,7 +176,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Apply settings of a Reset.
+        """Apply the settings of a Reset request.
 
         Args:
           settings: `seed`, an integer or one for each row, int [N], also accepted as `rows.seed`;
@@ -265,7 +266,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         )
 
     def action_spec(self) -> Any:
-        """Return the spec of actions, [N, ...]: a structure if the space is a Tuple or Dict."""
+        """Return the spec of actions [N, ...], or a structure for a Tuple or Dict space."""
         spec = batched(elements.to_spec(self._action_space, "action"), self.num_envs)
         named(spec, "action", (batches.STEP_MASK,))  # Clients would mistake it for the mask.
         return spec
@@ -317,7 +318,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return {OBSERVATION: value, **infos, batches.STEP_TYPE: step_type}
 
     def _numbers(self, name: str, values: Any) -> npt.NDArray[Any]:
-        """Return an array [N] of numbers or bools; TypeError for any other result of a step."""
+        """Return an array [N] of numbers or bools, or raise TypeError for any other value."""
         if type(values) is np.ndarray and values.dtype.kind in "bf" and values.ndim == 1:
             array = values
         else:

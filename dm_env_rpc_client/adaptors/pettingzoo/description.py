@@ -23,13 +23,14 @@ DESCRIPTION = "pettingzoo"
 """The property with the agents, their spaces and the metadata, as JSON."""
 
 FRAME = "pettingzoo.frame"
-"""The property with the current rendered frame: an array, or JSON of another value."""
+"""The property with the current rendered frame, as an array or as the JSON of another value."""
 
 STATE = "pettingzoo.state"
 """The property with the global state of an environment that has a `state_space`."""
 
 EXTRAS = "pettingzoo"
-"""The observation with the info and other values for which dm_env has no place."""
+"""The name of the observation with the info and other values that have no counterpart in
+dm_env."""
 
 
 class Description(NamedTuple):

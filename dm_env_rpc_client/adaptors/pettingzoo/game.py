@@ -1,6 +1,6 @@
 """A PettingZoo environment as a `Game`, for servers.
 
-Clients that know PettingZoo also receive values without a counterpart in dm_env: see
+Clients that know PettingZoo also receive values that have no counterpart in dm_env; see
 `description`.
 """
 
@@ -146,7 +146,7 @@ class PettingZooGame(Game):
         return len(self._description.agents)
 
     def join(self, settings: Mapping[str, Any]) -> Hashable:
-        """Assign the agent named by the settings, or the first free agent."""
+        """Assign the agent specified by the settings, or the first free agent."""
         unknown = set(settings) - {"agent", "infos"}
         if unknown:
             raise ValueError(f"unknown join setting {min(unknown)!r}; settings: agent, infos")
@@ -162,11 +162,11 @@ class PettingZooGame(Game):
         return agent
 
     def leave(self, player: Hashable) -> None:
-        """Free the agent."""
+        """Free the agent, so that another client can join as this agent."""
         del self._has_extras[player]
 
     def action_spec(self, player: Hashable) -> Any:
-        """Return the spec of an agent's actions: a structure if the space is a Tuple or Dict."""
+        """Return the spec of an agent's actions, or a structure for a Tuple or Dict space."""
         return elements.to_spec(self._description.action_spaces[player], "action")
 
     def observation_spec(self, player: Hashable) -> Any:
@@ -249,7 +249,7 @@ class PettingZooGame(Game):
         *,
         is_first: bool,
     ) -> None:
-        """Store the environment's results for the agents before and after the step."""
+        """Store the results of a step for all agents that were alive before or after the step."""
         present = set(self._env.agents)
         again = [agent for agent in self._env.agents if agent in self._ended]
         if again:
@@ -305,7 +305,7 @@ class PettingZooGame(Game):
         self._living = living
 
     def _stand_in(self, agent: Hashable) -> Any:
-        """Return the values sent for an agent without any observation yet.
+        """Return the values sent for an agent that has not received any observation yet.
 
         Raises:
           RuntimeError: its client receives no infos, which would mark the values as no observation.

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 Agents = Sequence[Hashable] | Mapping[Hashable, Mapping[str, Any]]
 
 _PROBE = "probe"
-"""The temporary agent that requests the list of agents."""
+"""The name of the temporary agent that requests the list of agents."""
 
 _LOSSES = (ConnectionClosedError, ConnectionLostError, DeadlineExceededError, ProtocolError)
-"""Errors that leave a connection unusable; all others are refusals by the server."""
+"""The errors that leave a connection unusable. All other errors are refusals by the server."""
 
 
 class RemoteParallelEnv(MadeByArguments, ParallelEnv):
@@ -168,15 +168,15 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
     @property
     def restarts(self) -> int:
-        """Number of times the world was restarted (only with `restart`)."""
+        """The number of restarts of the world, which occur only with the argument `restart`."""
         return 0 if self._supervision is None else self._supervision.count
 
     def observation_space(self, agent: Hashable) -> spaces.Space[Any]:
-        """Return the space of an agent's observations; always the same object."""
+        """Return the space of an agent's observations, which is the same object in every call."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: Hashable) -> spaces.Space[Any]:
-        """Return the space of an agent's actions; always the same object."""
+        """Return the space of an agent's actions, which is the same object in every call."""
         return self.action_spaces[agent]
 
     def reset(
@@ -288,7 +288,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             raise
 
     def render(self) -> Any:
-        """Request and return the current frame; None without a render mode."""
+        """Request and return the current frame, or return None without a render mode."""
         if self.render_mode is None:
             return None
         frame = self._read(FRAME)
@@ -309,7 +309,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._players.close()
 
     def _enter(self) -> None:
-        """Connect, create the world unless it is named, and join it with all agents."""
+        """Connect, create a world unless one is named, and join the world with all agents."""
         self._players = self._open()
         # The open recorder instead of its path, because the file exists when the world restarts.
         self._open = functools.partial(self._open, record=self._players.recorder)
@@ -328,7 +328,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             self._players.check_open()
 
     def _lose(self, error: DmEnvRpcClientError) -> None:
-        """Mark the world as lost; raise the error if there is no restart for it."""
+        """Mark the world as lost, or raise the error if the world cannot be restarted."""
         failures = error.failures.values() if isinstance(error, AgentsFailedError) else [error]
         is_lost = any(isinstance(failure, _LOSSES) for failure in failures)
         if self._supervision is None or self._is_closed or not is_lost:
@@ -442,7 +442,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     def _turn(
         self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
     ) -> Turn:
-        """Wait for the unanswered agents that begin to take part, by default `unless_told`."""
+        """Wait for unanswered agents that begin to take part, by default `unless_told`."""
         present = unless_told
         for agent, timestep in timesteps.items():
             told = self._seats[agent].extras(timestep).present
@@ -466,7 +466,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
 
 def _describe(env: DmEnvAdaptor) -> Description | None:
-    """Request the description of a world's environment; None unless it is one of PettingZoo."""
+    """Request the description of a PettingZoo environment, or return None for any other world."""
     try:
         text = PropertiesExtension(env.connection).read(DESCRIPTION)
     except (DmEnvRpcError, ConnectionLostError):

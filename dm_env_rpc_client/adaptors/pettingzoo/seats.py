@@ -1,4 +1,4 @@
-"""The agents of a remote world in the form of PettingZoo; see `parallel_env.py`."""
+"""The agents of a remote world, in the form required by PettingZoo; see `parallel_env.py`."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Turn:
         self.infos[agent] = dict(extras.info)
 
     def lose(self, agent: Hashable, latest: Mapping[Hashable, Any]) -> None:
-        """Add an agent whose step was lost, with a copy of its last observation if it has one."""
+        """Add an agent whose step was lost, with a copy of its last observation, if any."""
         if agent in latest:
             self.observations[agent] = copy.deepcopy(latest[agent])
         self.rewards[agent] = 0.0
@@ -143,7 +143,7 @@ class Turn:
         self.infos[agent] = {"restarted": True}
 
     def living(self, agents: Sequence[Hashable]) -> list[Hashable]:
-        """Return the agents, among some, that continue."""
+        """Return those of the given agents whose episode continues."""
         return [
             agent
             for agent in agents

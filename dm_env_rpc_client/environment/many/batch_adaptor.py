@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 def _is_of_rows(name: str, spec: dm_env_specs.Array) -> bool:
-    """Whether an observation belongs to the rows of a batch, and has a value for each."""
+    """Whether an observation contains one value for each row of a batch."""
     return name not in batches.OF_BATCH and len(spec.shape) > 0
 
 
 def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
-    """Whether a world with these specs is a batch."""
+    """Whether a world with the given specs is a batch."""
     return batches.num_rows({spec.name: spec for spec in specs.observations.values()}) is not None
 
 
 class BatchAdaptor(DmEnvAdaptor):
-    """All rows of a batched world, stepped together; for the arguments see `DmEnvAdaptor`.
+    """All rows of a batched world, stepped together. `DmEnvAdaptor` documents the arguments.
 
     It also requests the step types and the errors of the rows.
 
@@ -85,18 +85,18 @@ class BatchAdaptor(DmEnvAdaptor):
 
     @property
     def has_row_errors(self) -> bool:
-        """Whether rows are separate environments that fail alone, unlike a vector environment's."""
+        """Whether rows are separate environments, which can fail alone."""
         return batches.ROW_ERRORS in self._observation_specs
 
     def row_specs(self) -> RowSpecs:
-        """Return the specs of one row, as an environment of its own would have them."""
+        """Return the specs of one row, as a separate environment would have them."""
         # A Reset with settings may have changed the specs.
         if self._read is not self._adopted:
             self._read_rows()
         return self._row_specs
 
     def check_row(self, action: Mapping[str, Any], place: int) -> None:
-        """Raise SpecError, as for an environment of its own, if a row's action does not conform.
+        """Raise SpecError if a row's action does not conform, as for a separate environment.
 
         Args:
           action: arrays [N, ...] by flat name.

@@ -1,6 +1,6 @@
-"""Remote environments in batched worlds: one message for all rows of a world.
+"""Remote environments in batched worlds, with one message for all rows of a world.
 
-`protocol/batches.py` explains their names at the server.
+`protocol/batches.py` explains the names that batched worlds use at the server.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _World:
         self.unseen: set[int] = set()
 
     def places(self, rows: Iterable[int]) -> list[int]:
-        """Return the places of rows in this world."""
+        """Return the positions of the given environments among the rows of this world."""
         return [self._place[row] for row in rows]
 
     def mask(self, rows: Iterable[int]) -> npt.NDArray[np.bool_]:
@@ -113,7 +113,7 @@ class BatchWorlds(RowWorlds):
         return self.adaptors[0].row_specs()
 
     def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
-        """Step all rows and wait for them; within `exchange`.
+        """Step all rows and wait for them. Must be called within `exchange`.
 
         Args:
           actions: arrays [N, ...] by flat name.
@@ -295,7 +295,7 @@ class BatchWorlds(RowWorlds):
 
     @contextlib.contextmanager
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
-        """Record the rows of worlds that fail in this context.
+        """Return a context that records the rows of the worlds that fail in it.
 
         Afterwards, no row has a pending step in a world whose step was not sent or whose answer
         was lost by an interrupt. A SpecError names the first row whose action does not conform.
@@ -310,7 +310,7 @@ class BatchWorlds(RowWorlds):
                 raise
 
     def _is_of_rows(self, error: BaseException, sent: Mapping[int, Actions]) -> bool:
-        """Record the rows of failed worlds; return whether the error names those worlds."""
+        """Record the rows of failed worlds, and return whether the error lists these worlds."""
         failures = error.failures if isinstance(error, EnvironmentsFailedError) else {}
         for number, failure in failures.items():
             # A world fails as a whole; callers know only rows.
@@ -334,7 +334,7 @@ class BatchWorlds(RowWorlds):
         return _Answers(functools.partial(self._put, rows), rows.put_mid_steps)
 
     def _put(self, all_rows: Rows, number: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the answer of a world; return whether any of its rows begins a sequence now."""
+        """Store the answer of a world, and return whether any row now begins a sequence."""
         world = self._worlds[number]
         if self.pool.environments[number].interruption is not None:
             return self._put_lost(all_rows, world, timestep)
@@ -362,7 +362,7 @@ class BatchWorlds(RowWorlds):
         return bool(begins) and self._begin(number, begins)
 
     def _begin(self, number: int, rows: list[int]) -> bool:
-        """End the sequences of rows; the next step of the world begins their next ones."""
+        """End the sequences of rows. The next step of the world begins their next sequences."""
         world, adaptor = self._worlds[number], self.adaptors[number]
         world.under_way = rows
         mask = {batches.RESET_MASK: world.mask(rows)} if len(rows) < len(world.rows) else {}
@@ -373,7 +373,7 @@ class BatchWorlds(RowWorlds):
     def _take(
         self, world: _World, rows: list[int], timestep: dm_env.TimeStep
     ) -> dict[int, Exception]:
-        """Record the state of rows; return their errors."""
+        """Record the state of rows, and return the errors of the rows."""
         kinds = timestep.observation[batches.STEP_TYPE]
         if kinds.shape != world.is_running.shape:
             raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
@@ -393,7 +393,7 @@ class BatchWorlds(RowWorlds):
         return {world.rows[place]: _row_error(error) for place, error in failed.items()}
 
     def _put_lost(self, all_rows: Rows, world: _World, timestep: dm_env.TimeStep) -> bool:
-        """Store the TimeStep of a lost world; return whether rows restart immediately.
+        """Store the TimeStep of a lost world, and return whether its rows restart immediately.
 
         Running sequences end. Rows whose sequence had ended before begin the next one with this
         step.
@@ -420,7 +420,7 @@ def _any_value(spec: specs.Array) -> Any:
 
 
 def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
-    """Return the LAST TimeStep of one row, with arrays of its own."""
+    """Return the LAST TimeStep of one row, with arrays that no other TimeStep shares."""
 
     def row(values: Any) -> Any:
         return np.copy(values[place])[()]
@@ -434,6 +434,6 @@ def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
 
 
 def _row_error(text: str) -> DmEnvRpcError:
-    """Return the error of a row, the same as for an environment of its own."""
+    """Return the error of a row, which is the same as for a separate environment."""
     message = f"the environment failed in a step request: {text}"
     return DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))

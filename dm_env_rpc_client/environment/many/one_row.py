@@ -19,7 +19,7 @@ from dm_env_rpc_client.tensors.specs import dm_env_spec_to_tensor_spec, tensor_s
 
 
 def num_envs_of(env: dm_env.Environment) -> int | None:
-    """Return the number of rows of a batched world joined by `make`; None for other worlds."""
+    """Return the number of rows of a batched world joined by `make`, or None for other worlds."""
     if not isinstance(env, DmEnvAdaptor):
         return None
     # Rows cannot be shown without the types of their steps.
@@ -51,7 +51,7 @@ class OneRow(dm_env.Environment):
 
     @property
     def row(self) -> int:
-        """The number of the shown row; setting an invalid one raises SpecError."""
+        """The number of the shown row. Setting an invalid number raises SpecError."""
         return self._row
 
     @row.setter
@@ -61,11 +61,11 @@ class OneRow(dm_env.Environment):
         self._row = row
 
     def shown(self) -> dm_env.TimeStep | None:
-        """Return the last TimeStep of the row; None before the first one."""
+        """Return the last TimeStep of the row, or None before the first TimeStep."""
         return None if self._last is None else self._timestep(self._last)
 
     def reset(self, settings: Mapping[str, Any] = {}) -> dm_env.TimeStep:
-        """Begin a sequence in the row, or in all rows if a row cannot begin by itself.
+        """Begin a sequence in the row, or in all rows if a row cannot begin a sequence alone.
 
         Args:
           settings: the settings of the Reset, for all rows.
@@ -85,7 +85,7 @@ class OneRow(dm_env.Environment):
         return self._checked()
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Step all rows with the action of one; begin a sequence in the row if none is running.
+        """Step all rows with one action, or begin a sequence in the row if none is running.
 
         Args:
           action: as in `action_spec`; by flat or nested names.

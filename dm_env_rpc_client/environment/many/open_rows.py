@@ -1,4 +1,4 @@
-"""The worlds of N environments: batched where servers make batches, otherwise one for each."""
+"""The worlds of N environments: batched if servers make batches, otherwise one world each."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ AnyWorlds: TypeAlias = StreamWorlds | BatchWorlds
 _log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 5.0
-"""Time limit, in seconds, for the reply to whether a server makes batches; some servers never
-answer an extension."""
+"""The time limit, in seconds, for a server's reply whether it makes batches. Some servers never
+answer an extension request."""
 
 
 def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> str:
@@ -75,7 +75,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
 
 
 def checked_batches(num_batches: int | None) -> int | None:
-    """Return the argument `num_batches`; SpecError if it is not an integer from 0 on."""
+    """Return the argument `num_batches`, or raise SpecError if it is no integer of at least 0."""
     none = "None for as few as the server allows"
     return arguments.count("num_batches", num_batches, least=0, none=none)
 
@@ -169,7 +169,7 @@ def _open_batches(
     world_settings: Mapping[str, Any],
     options: MakeOptions,
 ) -> BatchWorlds | None:
-    """Open batched worlds; return None if each environment needs a stream of its own."""
+    """Open batched worlds, or return None if each environment needs its own stream."""
     # A batch is joined once, with one set of join settings.
     if any(own != joining[0] for own in joining):
         return None
@@ -236,7 +236,7 @@ def _label(rows: Sequence[int], address: str) -> str:
 
 
 def _ask(sites: PoolSites, index: int) -> int:
-    """Request the maximum number of rows in a batch; return 0 if a server makes no batches."""
+    """Request the maximum number of rows in a batch, or return 0 if a server makes no batches."""
     group = sites.of[index].target
     try:
         connection, pending = group.open_with(_question(), _ASK_SECONDS)
@@ -261,7 +261,7 @@ def _question() -> any_pb2.Any:
 
 
 def _number(connection: Connection, pending: Any) -> int:
-    """Return the number in a server's answer; 0 for any other answer, or none."""
+    """Return the number in a server's answer, or 0 for any other answer or no answer."""
     response = properties_pb2.PropertyResponse()
     try:
         answer = connection.wait(pending)

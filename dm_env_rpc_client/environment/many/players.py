@@ -1,8 +1,8 @@
-"""Several agents of one world, stepped by one thread, each on a stream of its own.
+"""Several agents of one world, each on its own stream, all stepped by one thread.
 
-All Steps are sent before any answer is read, since the server may answer none before it has the
-Steps of all agents (lock-step). If one agent fails, the others would wait for it: all streams are
-ended, and `AgentsFailedError` names the failed agents and their errors.
+All Steps are sent before any answer is read, since a lock-step server answers no agent until it
+has received the Steps of all agents. If one agent fails, the other agents would wait for it. All
+streams are therefore ended, and `AgentsFailedError` lists the failed agents and their errors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ AgentId: TypeAlias = Hashable
 
 
 class Players:
-    """Agents of one world. Their streams share sockets, with one more to control the world.
+    """Agents of one world, which share sockets.
+
+    One more stream on the same sockets controls the world.
 
     Args:
       address: the address of the server, or a server to launch, as for `make`.
@@ -104,7 +106,7 @@ class Players:
 
     @property
     def recorder(self) -> Recorder | None:
-        """The recorder of the connections; None without one."""
+        """The recorder of the connections, or None if nothing is recorded."""
         return self._options.connect.recorder
 
     @property
@@ -113,12 +115,12 @@ class Players:
         return self._pending.keys()
 
     def check_open(self) -> None:
-        """Raise ConnectionClosedError after `close`, including the one after a failure."""
+        """Raise ConnectionClosedError after `close`, even if a failure caused the `close`."""
         if self._is_closed:
             raise ConnectionClosedError("the agents have left the world")
 
     def join(self, agent: AgentId, settings: Mapping[str, Any]) -> DmEnvAdaptor:
-        """Join the world with another agent; raises like `join_world`."""
+        """Join the world with another agent. The errors are those of `join_world`."""
         connection = self._group.open()
         try:
             env = join_world(connection, self.world_name, settings, **self._options.adapt.keywords)
@@ -137,7 +139,7 @@ class Players:
         self.environments.pop(agent).close()
 
     def end_sequence(self, settings: Mapping[str, Any]) -> None:
-        """End the sequence of all agents, if one is running; the next Steps begin another.
+        """End the running sequence of all agents, if any. The next Steps begin another sequence.
 
         Args:
           settings: the settings of the ResetWorld.
@@ -202,7 +204,7 @@ class Players:
         self._check(failures)
 
     def any_answered(self) -> AgentId:
-        """Wait until one of the pending Steps has an answer, or fails; return its agent."""
+        """Wait until one of the pending Steps is answered or fails, and return its agent."""
         return self._answered(None)[0]
 
     def finish(self, agents: Iterable[AgentId]) -> dict[AgentId, dm_env.TimeStep]:
@@ -231,7 +233,7 @@ class Players:
         return timesteps
 
     def interrupted(self, error: BaseException) -> None:
-        """Make all connections unusable after an error has interrupted a turn and lost its answers.
+        """Make all connections unusable after an interrupt that lost the answers of some agents.
 
         Args:
           error: the error; errors of this package are no interrupts.
@@ -277,7 +279,7 @@ class Players:
             drive(closing(self._control, destroy(self._control, self.world_name)))
 
     def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
-        """Prepare new Steps for agents whose wait to take part was refused; return these agents.
+        """Prepare new Steps for agents whose wait to take part was refused, and return the agents.
 
         A server may limit how long a Step waits for the others, which may act rarely.
         """
@@ -308,7 +310,7 @@ class Players:
             failures[agent] = error
 
     def _answered(self, timeout: float | None) -> list[AgentId]:
-        """Wait until some of the pending Steps have answers, or fail; none after the timeout."""
+        """Wait until some pending Steps are answered or fail, or until the timeout."""
         deadline = None if timeout is None else time.monotonic() + timeout
         agents = {self._numbers[agent]: agent for agent in self._pending}
         while True:
@@ -335,7 +337,7 @@ class Players:
         timesteps: dict[AgentId, dm_env.TimeStep],
         failures: dict[AgentId, Exception],
     ) -> NoReturn:
-        """Read the answers that arrive soon, and raise the error of all or some agents."""
+        """Read the answers that arrive soon, and raise an error for all or some agents."""
         # With a limit: a refusal of all steps has reached all agents, but a failure of one agent
         # may keep the others waiting forever.
         deadline = time.monotonic() + CLEAN_UP_SECONDS

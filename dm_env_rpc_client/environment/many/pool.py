@@ -1,11 +1,12 @@
 """Remote environments, stepped together by one thread.
 
-All Steps are written before any answer is read, so that the environments work at the same
-time, on one server or on several. A `Consumer` receives every TimeStep and decides what it means;
-MID steps of several environments are passed to it together.
+All Steps are written before any answer is read, so that the environments work at the same time, on
+one server or on several. A `Consumer` receives and interprets every TimeStep. MID steps of several
+environments are passed to the `Consumer` together.
 
-A failure affects only its own environment: the answers of all others are read, then
-`EnvironmentsFailedError` names the failed environments and their errors.
+The failure of an environment does not affect other environments. The answers of all other
+environments are read before `EnvironmentsFailedError` lists the failed environments and their
+errors.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ NO_ACTION: Mapping[str, Any] = MappingProxyType({})
 
 
 class EnvironmentPool:
-    """N connections, each joined to a world of its own. Connections to one server share sockets.
+    """N connections, each joined to its own world. Connections to the same server share sockets.
 
     Actions and observations are flat, by name. All environments have the same specs.
 
@@ -125,7 +126,7 @@ class EnvironmentPool:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of environments."""
+        """The number of restarts of environments."""
         return sum(environment.restarts for environment in self.environments)
 
     def label(self, index: int) -> str:
@@ -134,7 +135,7 @@ class EnvironmentPool:
 
     @property
     def in_turn(self) -> set[int]:
-        """The environments with pending steps, sent and not received yet."""
+        """The environments with pending steps, which have been sent but not received yet."""
         return {*self._in_flight, *self._arrived}
 
     def check_idle(self, indices: Iterable[int]) -> None:
@@ -214,7 +215,7 @@ class EnvironmentPool:
                 return received
 
     def step(self, actions: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
-        """Step environments and wait for all of them; otherwise as `send`.
+        """Step environments like `send`, and wait for all of them.
 
         Raises:
           EnvironmentsFailedError: some failed; all others were consumed.
@@ -231,7 +232,7 @@ class EnvironmentPool:
         return self.finish(actions, consume, failures)
 
     def _step_alone(self, action: Mapping[str, Any], consume: Consumer) -> None:
-        """Step the only environment without the overhead for several (0.88x the time, CartPole)."""
+        """Step a single environment without the overhead of several (0.88x the time, CartPole)."""
         environment = self.environments[0]
         try:
             prepared = environment._prepare_step(action)
@@ -321,7 +322,7 @@ class EnvironmentPool:
                 connection.interrupted(error)
 
     def close(self, keeps_sites: bool = False) -> None:
-        """Leave and destroy all worlds and close the connections. Raises nothing."""
+        """Leave and destroy all worlds, and close the connections, without raising errors."""
         if not self._is_closed:
             self._is_closed = True
             self._selector.close()
@@ -330,7 +331,7 @@ class EnvironmentPool:
                 self._sites.close()
 
     def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
-        """Restart lost environments, all at once; return the failures."""
+        """Restart all lost environments at the same time, and return the failures."""
         failures: dict[int, Exception] = {}
         if not self._restarts_lost:
             return failures
@@ -346,7 +347,7 @@ class EnvironmentPool:
         return failures
 
     def _begin(self, indices: Iterable[int]) -> dict[int, Exception]:
-        """Begin sequences, without actions; return the failures."""
+        """Begin sequences without actions, and return the failures."""
         first = [(i, self.environments[i]._prepare_step(NO_ACTION)) for i in indices]
         try:
             self._start(first)
@@ -387,7 +388,10 @@ class EnvironmentPool:
             self._selector.watch(index, environment.connection)
 
     def _finish(self, indices: Iterable[int], consume: Consumer) -> dict[int, Exception]:
-        """Wait for answers; the environments then count as arrived, unless they begin again."""
+        """Wait for answers.
+
+        The environments then count as arrived, unless they begin another sequence.
+        """
         failures: dict[int, Exception] = {}
         arrived: list[int] = []
         unread = Unread(consume, failures)
@@ -460,7 +464,7 @@ class EnvironmentPool:
         return self.environments[index].connection.poll(self._in_flight[index])
 
     def _ready(self, waits: bool) -> list[int]:
-        """Return the environments to poll, whose pending steps may have an answer.
+        """Return the environments to poll, whose pending steps might have an answer.
 
         Args:
           waits: whether to wait until there is one.
@@ -516,7 +520,7 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
 
 
 def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Exception]:
-    """Run a function for each of some environments; return the failures."""
+    """Run a function for each of some environments, and return the failures."""
     failures: dict[Key, Exception] = {}
     for key in keys:
         try:
@@ -527,12 +531,12 @@ def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Ex
 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
-    """Close environments, several at the same time."""
+    """Close environments, several of them at the same time."""
     at_once(environments, DmEnvAdaptor.close)
 
 
 def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
-    """Raise SpecError if any of these environments has a pending step."""
+    """Raise SpecError if any of the given environments has a pending step."""
     found = sorted({*busy}.intersection(ids))
     if found:
         raise SpecError(

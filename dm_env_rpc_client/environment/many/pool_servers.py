@@ -1,4 +1,4 @@
-"""The servers of environments stepped by one thread, and the wait for several connections."""
+"""The servers of environments that one thread steps, and waiting for several connections."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from dm_env_rpc_client.system.waiting import at_once
 from dm_env_rpc_client.transports.streams import SharedSocket
 
 LOOK_SECONDS = 1.0
-"""Time, in seconds, without an answer after which every connection is returned, to be polled."""
+"""The time, in seconds, without any answer after which all connections are returned for
+polling."""
 
 
 class _Watched(NamedTuple):
     connection: Connection
     descriptor: int
-    """-1 if the connection is closed."""
+    """The file descriptor of the connection, or -1 if the connection is closed."""
     shared: tuple[SharedSocket, int] | None
-    """The shared socket, and the connection's number on it; None for a socket of its own."""
+    """The shared socket and the connection's number on it, or None if the socket is not shared."""
 
 
 class ConnectionSelector:
-    """A wait for the first of several connections with a possible answer.
+    """A selector that waits for the first of several connections that might have an answer.
 
     The caller numbers the connections. Each stays registered with the operating system, so that
     waiting again needs no registration. Connections on a shared socket cost nothing while they
@@ -56,7 +57,7 @@ class ConnectionSelector:
         self._shared: dict[SharedSocket, dict[int, int]] = {}
 
     def watch(self, number: int, connection: Connection) -> None:
-        """Add a connection; do nothing if its number is watched already.
+        """Add a connection, or do nothing if its number is already watched.
 
         Args:
           number: the number that `wait` returns.
@@ -80,7 +81,7 @@ class ConnectionSelector:
             sharing.add(number)
 
     def wait(self, wanted: Collection[int], timeout: float | None) -> list[int]:
-        """Wait until one of the connections may have something to read.
+        """Wait until one of the connections might have something to read.
 
         Args:
           wanted: the numbers of watched connections to wait for.
@@ -118,7 +119,7 @@ class ConnectionSelector:
         return ready
 
     def _one_of(self, descriptor: int, wanted: Collection[int]) -> list[int]:
-        """Return one connection of a readable descriptor, although none has an answer.
+        """Return one connection of a readable descriptor, even though no connection has an answer.
 
         Polling it reads the available bytes, such as a part of an answer.
         """
@@ -133,7 +134,7 @@ class ConnectionSelector:
         return []
 
     def forget(self, number: int) -> None:
-        """Stop watching a connection; do nothing if it is not watched."""
+        """Stop watching a connection, or do nothing if it is not watched."""
         watched = self.watched.pop(number, None)
         if watched is None:
             return
@@ -159,20 +160,20 @@ class ConnectionSelector:
 
 
 Addresses: TypeAlias = Address | Sequence[Address]
-"""The addresses of the servers, or commands that launch them."""
+"""The type of the addresses of servers, or of the commands that launch them."""
 
 _Place: TypeAlias = tuple[int, Address]
 
 
 def listed(addresses: Addresses) -> list[Address]:
-    """Return one address, or several, as a list."""
+    """Return a single address, or several addresses, as a list."""
     if isinstance(addresses, str) or not hasattr(addresses, "__iter__"):
         return [addresses]
     return list(addresses)
 
 
 def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
-    """Return the place of each environment: a number of the server, and its address.
+    """Return the server number and the address of each environment.
 
     Args:
       addresses: equal addresses mean one server; every server to launch is one of its own.
@@ -198,7 +199,7 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
 
 
 class PoolSites:
-    """The servers of some environments; the missing ones are launched together.
+    """The servers of some environments. Servers that are not running yet are launched together.
 
     Args:
       places: the result of `spread`.
@@ -260,7 +261,7 @@ class PoolSites:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context that delays the requests of one thread, and sends all at its end."""
+        """Return a context that delays the requests of a thread and sends them all at the end."""
         groups = [site.target for site in self._sites.values()]
         try:
             for group in groups:
@@ -278,7 +279,7 @@ class PoolSites:
 
 
 def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
-    """Return a server, launched if necessary, whose connections share sockets.
+    """Return a server whose connections share sockets, after launching it if necessary.
 
     Args:
       address: as for `make`.
@@ -294,5 +295,5 @@ def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
 def open_at(
     site: Site[ConnectionGroup], first: dm_env_rpc_pb2.CreateWorldRequest
 ) -> tuple[Connection, Any]:
-    """Open a connection to the server at its present address; a `worlds.Connect`."""
+    """Open a connection to the server at its current address, as a `worlds.Connect` function."""
     return site.target.open_with(first)

@@ -17,13 +17,13 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 Settings: TypeAlias = (
     Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
 )
-"""Settings for all environments, one for each, or a function of an environment's index."""
+"""Settings shared by all environments, settings per environment, or a function of the index."""
 
 _Packed: TypeAlias = Mapping[str, dm_env_rpc_pb2.Tensor]
 
 
 def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any]]:
-    """Return the settings of each of `count` environments; SpecError if they are invalid."""
+    """Return the settings of each of `count` environments, or raise SpecError for invalid ones."""
     if callable(settings):
         each = [settings(index) for index in range(count)]
     elif isinstance(settings, Mapping):
@@ -59,7 +59,7 @@ def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | Non
 
 
 def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Return the settings of the Resets that begin sequences in some rows, one after the other.
+    """Return the settings of the successive Resets that begin sequences in some rows.
 
     Args:
       each: the settings of the rows, by their places in the world.
@@ -82,7 +82,7 @@ def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[di
 
 
 def _signature(packed: _Packed) -> tuple[Any, ...]:
-    """Return a key that is equal for settings that can be stacked."""
+    """Return a key that is the same for settings that can be stacked."""
     return tuple(
         sorted(
             (name, tensor.WhichOneof("payload") or "", tuple(tensor.shape))

@@ -1,7 +1,7 @@
-"""N environments in worlds: one batched world for several rows, or a stream for each row.
+"""N environments in worlds, with one batched world for several rows or one stream per row.
 
-`BatchWorlds` have batched worlds, `StreamWorlds` streams. Actions are arrays [N, ...] by flat name,
-and `Rows` consume the TimeSteps.
+`BatchWorlds` use batched worlds, and `StreamWorlds` use one stream per row. Actions are arrays [N,
+...] by flat name, and `Rows` consume the TimeSteps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ids = TypeVar("Ids")
 
 
 class RowWorlds:
-    """N environments: the common base of `StreamWorlds` and `BatchWorlds`.
+    """The common base of `StreamWorlds` and `BatchWorlds`, for N environments.
 
     Args:
       pool: one environment for each world; closed with this object.
@@ -49,18 +49,18 @@ class RowWorlds:
 
     @property
     def restarts(self) -> int:
-        """Number of restarts of environments; a world restarts with all of its rows."""
+        """The number of restarts of environments, counting each row of a restarted world."""
         worlds = zip(self.pool.environments, self.groups, strict=True)
         return sum(environment.restarts * len(rows) for environment, rows in worlds)
 
     def close(self) -> None:
-        """Leave and destroy all worlds and close the connections. Raises nothing."""
+        """Leave and destroy all worlds, and close the connections, without raising errors."""
         self.pool.close()
 
     def exchange(
         self, results: Callable[[Ids], Result], act: Callable[..., Ids], *arguments: Any
     ) -> Result:
-        """Step, receive or reset; return the caller's result from the answers.
+        """Step, receive or reset environments, and return the result that `results` reads.
 
         After an interrupt, worlds with lost answers become unusable, so that no later step follows
         an unseen one.
@@ -83,7 +83,7 @@ class RowWorlds:
 
 
 class StreamWorlds(RowWorlds):
-    """N environments, each in a world of its own, over a stream of its own.
+    """N environments, each in its own world and with its own stream.
 
     Args:
       pool: the environments; closed with this object.
@@ -105,7 +105,7 @@ class StreamWorlds(RowWorlds):
         )
 
     def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
-        """Step all rows and wait for them; within `exchange`; see `BatchWorlds.step`."""
+        """Step all rows and wait for them, within `exchange`; see `BatchWorlds.step`."""
         self.pool.taken = []
         self.pool.step(self._split(actions, range(self.num_envs), idle), rows)
 
@@ -116,7 +116,7 @@ class StreamWorlds(RowWorlds):
         self.pool.send(self._split(actions, ids, idle))
 
     def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
-        """Wait for rows with pending steps; within `exchange`; see `EnvironmentPool.receive`."""
+        """Wait for rows with pending steps, within `exchange`; see `EnvironmentPool.receive`."""
         self.pool.taken = []
         return np.array(self.pool.receive(minimum, maximum, rows), np.int64)
 
@@ -126,7 +126,7 @@ class StreamWorlds(RowWorlds):
         rows: Rows,
         adopt: Callable[[bool], None],
     ) -> None:
-        """Begin a sequence in some rows; within `exchange`; see `EnvironmentPool.reset`."""
+        """Begin a sequence in some rows, within `exchange`; see `EnvironmentPool.reset`."""
         self.pool.taken = []
         self.pool.reset(settings, rows, adopt)
 

@@ -1,6 +1,6 @@
 """Values of several environments, stacked along a new first axis, one row per environment.
 
-Rows of numbers, bools and strings of one shape form one array; others, such as arrays of
+Rows of numbers, bools and strings of one shape form one array. Other rows, such as arrays of
 variable length, form an array of objects.
 """
 
@@ -25,7 +25,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def rows_at(indices: list[int]) -> slice | list[int]:
-    """Return an index for rows of arrays; a slice, which is faster, if they are consecutive."""
+    """Return an index for rows of arrays, or a faster slice if the rows are consecutive."""
     first, after = indices[0], indices[0] + len(indices)
     if indices[-1] == after - 1 and indices == list(range(first, after)):
         return slice(first, after)
@@ -33,7 +33,7 @@ def rows_at(indices: list[int]) -> slice | list[int]:
 
 
 def selector(indices: Sequence[int]) -> slice | Array:
-    """Return an index for rows of arrays: a slice if the indices are evenly spaced."""
+    """Return an index for rows of arrays, or a slice if the indices are evenly spaced."""
     steps = {after - before for before, after in itertools.pairwise(indices)}
     if len(steps) <= 1 and (step := max(steps, default=1)) > 0:
         return slice(indices[0], indices[-1] + 1, step)
@@ -68,7 +68,7 @@ def split_action(
 def batch_of_actions(
     batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
 ) -> dict[str, Array]:
-    """Return a batch of actions as arrays; arguments and errors as in `split_action`."""
+    """Return a batch of actions as arrays, with the arguments and errors of `split_action`."""
     arrays = {}
     for name, value in batch.items():
         spec, where = single.get(name), f"action {name!r}"
@@ -108,7 +108,7 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
 
 
 class RowSpecs(NamedTuple):
-    """The specs of one row; actions and observations by flat name."""
+    """The specs of one row, with actions and observations by flat name."""
 
     actions: Mapping[str, specs.Array]
     observations: Mapping[str, specs.Array]
@@ -133,7 +133,7 @@ class Rows:
     """
 
     _keeps = False
-    """Whether callers may receive rows again that no step has filled since they were lent."""
+    """Whether callers can receive borrowed rows again that no step has filled since."""
 
     def __init__(self, specs: RowSpecs, count: int, copies: bool = True):
         self.count = count
@@ -141,7 +141,7 @@ class Rows:
         self.adopt(specs)
 
     def adopt(self, specs: RowSpecs) -> None:
-        """Start over with other specs."""
+        """Replace all arrays by arrays for other specs."""
         count = self.count
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
         self.reward = empty(specs.reward, count)
@@ -197,7 +197,7 @@ class Rows:
         return False
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the LAST TimeStep of a row in a lost batch; as `put`."""
+        """Store the LAST TimeStep of a row in a lost batch in the same way as `put`."""
         return self.put(index, timestep)
 
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
@@ -260,12 +260,12 @@ class Rows:
 
 
 def _column(spec: specs.Array, label: str) -> Column | None:
-    """Return a converter for numbers of a spec; None for other specs."""
+    """Return a converter for the numbers of a spec, or None for other specs."""
     return Column(spec, (0,), label, spec.dtype) if spec.dtype.kind in "biuf" else None
 
 
 def empty(spec: specs.Array, count: int) -> Array:
-    """Return an array for values of a spec: zeros, or None where they are objects."""
+    """Return an array for the values of a spec, filled with zeros or, for objects, with None."""
     if not isinstance(spec, specs.Array):
         raise SpecError(f"an array is expected, but an environment's spec is {spec!r}")
     if isinstance(spec, VARIABLE):

@@ -1,4 +1,4 @@
-"""Unread answers of environments, collected for their consumer."""
+"""Unread answers of environments, which are collected for their consumer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import MidSteps
 
 _UNREAD_BYTES = 1 << 16
-"""Maximum size, in bytes, of collected answers: large ones are copied one by one, in the
-processor's caches, while the next are in flight."""
+"""The maximum size, in bytes, of collected answers. Larger answers are copied one by one, in the
+processor's caches, while the next answers are in flight."""
 
 
 class Consumer(Protocol):
@@ -51,7 +51,7 @@ class Unread:
         self._bytes = 0
 
     def add(self, index: int, step: UnreadStep) -> None:
-        """Add the step of an environment."""
+        """Add the step of an environment to the collected steps."""
         indices, steps = self._groups.setdefault(step.layout, ([], []))
         indices.append(index)
         steps.append(step)
@@ -61,7 +61,7 @@ class Unread:
             self.consume()
 
     def consume(self) -> None:
-        """Pass all steps to the consumer."""
+        """Pass all collected steps to the consumer."""
         groups, self._groups, self._bytes = self._groups, {}, 0
         for indices, steps in groups.values():
             try:

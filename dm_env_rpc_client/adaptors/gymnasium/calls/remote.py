@@ -49,7 +49,10 @@ class RemoteCalls:
         return tuple(call_rows(self._worlds, name, range(self.num_envs), args, kwargs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of every environment; a method is called. Raises as `call`."""
+        """Return an attribute of every environment, or call it if it is a method.
+
+        The errors are those of `call`.
+        """
         return self.call(name)
 
     def set_attr(self, name: str, given: Any) -> None:
@@ -94,7 +97,7 @@ def call_rows(
 
 
 def set_rows(worlds: AnyWorlds, name: str, rows: Sequence[int], each: Sequence[Any]) -> None:
-    """Set an attribute in some rows, to a value for each; see `RemoteCalls.set_attr`."""
+    """Set an attribute to one value per row in some rows; see `RemoteCalls.set_attr`."""
     of = dict(zip(rows, each, strict=True))
     for properties, own, places in _parts(worlds, rows):
         _set(properties, name, places, [of[row] for row in own])
@@ -133,7 +136,7 @@ class RemoteNames:
         return self._call(name)
 
     def set(self, name: str, value: Any) -> bool:
-        """Set an attribute; return False if the server does not allow the name."""
+        """Set an attribute, or return False if the server does not allow its name."""
         if name not in self._names(SET):
             return False
         _set(PropertiesExtension(self._connection()), name, None, [value])
@@ -207,7 +210,7 @@ def _set(
 
 
 def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
-    """Return the names that a server allows to be called, or to be set."""
+    """Return the names that a server allows clients to call or to set."""
     try:
         return [key.removeprefix(f"{parent}.") for key in properties.specs(parent)]
     except PropertyNotFoundError:
@@ -217,7 +220,7 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 def _parts(
     worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
-    """Yield each world's properties, its selected rows, and their places; None for all."""
+    """Yield the properties of each world, its selected rows (None: all rows), and their places."""
     worlds.check_idle(rows)
     wanted = set(rows)
     for environment, group in zip(worlds.pool.environments, worlds.groups, strict=True):

@@ -20,15 +20,15 @@ from dm_env_rpc_client.server.properties import Properties
 
 
 class Callee(Protocol):
-    """The environments of the rows of a world."""
+    """The environments of the rows of a world, as the targets of clients' calls."""
 
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Sequence[Any]:
-        """Call a method in some rows, or in all; return the results, or an attribute's values."""
+        """Call a method, or read an attribute, in some or all rows, and return the results."""
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
-        """Set an attribute in some rows, or in all, to one value for each."""
+        """Set an attribute to one value per row in some rows, or in all rows."""
 
 
 def kinds_of(
@@ -63,7 +63,7 @@ def _attribute(environment: gymnasium.Env[Any, Any], name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class OfEach(Callee):
-    """Rows with one Gymnasium environment each.
+    """Rows that consist of one Gymnasium environment each.
 
     Attributes:
       count: the number of rows.
@@ -100,7 +100,7 @@ def _call(
 
 @dataclasses.dataclass(frozen=True)
 class OfVector(Callee):
-    """The rows of a vector environment, which calls all of them together.
+    """The rows of a vector environment, which calls a method of all rows together.
 
     If the environment has no `call`, as EnvPool, its own method is called, which returns a value
     for each row, or one for all.
@@ -142,7 +142,7 @@ class OfVector(Callee):
 
 
 class ServedCalls:
-    """A world's methods and attributes for clients, with the arguments of the next call."""
+    """The methods and attributes that a world offers to clients, with the next call's arguments."""
 
     def __init__(self) -> None:
         self._arguments: dict[str, Mapping[str, Any]] = {}
@@ -155,7 +155,7 @@ class ServedCalls:
         settable_names: Collection[str],
         count: int,
     ) -> None:
-        """Add the properties.
+        """Add the properties of the allowed names to a server's properties.
 
         Args:
           properties: the properties to extend.
