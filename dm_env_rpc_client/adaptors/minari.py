@@ -87,7 +87,7 @@ def export_minari(
         ):
             raise RecordingError(
                 f"episode {episode.number} of {path} has other actions or observations than the "
-                "episodes before it; all episodes of a data set must have the same"
+                "episodes before it; all episodes of a data set must have the same ones"
             )
         # Before the values, because NumPy cannot stack arrays of variable length.
         space_of = space_of or _spaces(path, first)
@@ -136,8 +136,9 @@ def _check_sizes(episode: Episode, limits: Limits) -> None:
         size = size_of_step(step.reward, step.discount, *values)
         if size > most:
             raise RecordingError(
-                f"TimeStep {index} of episode {episode.number} takes about {size} bytes during the "
-                f"export; at most {most} are allowed, 1/{_TIMESTEP_PART} of Limits.chunk_bytes"
+                f"TimeStep {index} of episode {episode.number} requires about {size} bytes "
+                f"during the export; at most {most} are allowed, 1/{_TIMESTEP_PART} of "
+                "Limits.chunk_bytes"
             )
 
 
@@ -210,8 +211,8 @@ def _stacked(
     for index, each in enumerate(values):
         if each.keys() != names:
             raise SpecError(
-                f"{kind} {index} of episode {episode.number} has {sorted(each)}, others have "
-                f"{sorted(names)}; all steps of a data set must have the same"
+                f"{kind} {index} of episode {episode.number} has the names {sorted(each)}, but "
+                f"others have {sorted(names)}; all steps of a data set must have the same names"
             )
     parts = space.spaces if isinstance(space, spaces.Dict) else dict.fromkeys(names, space)
     stacked = {

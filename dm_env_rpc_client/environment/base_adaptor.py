@@ -102,7 +102,7 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
 
 
 MYPY = False
-"""True for mypy, which knows the name TYPE_CHECKING."""
+"""A constant that mypy regards as True because of its name, and that is False at run time."""
 
 # mypy sees no types in dm_env, and assumes that a subclass has every attribute: a misspelt method
 # would be no error. Pyright reads the types from dm_env's source, and needs no help.
@@ -207,7 +207,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         for name, extension in (extensions or {}).items():
             # An extension must not replace a method such as `step`.
             if hasattr(self, name):
-                raise SpecError(f"the extension name {name!r} is taken by an attribute")
+                raise SpecError(f"the extension name {name!r} is already the name of an attribute")
             setattr(self, name, extension)
 
     def __repr__(self) -> str:

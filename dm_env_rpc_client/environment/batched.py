@@ -93,7 +93,9 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         self._copy = arguments.flag("copy", copy)
         self._kind = array_kinds.named(arrays, device)
         if not copy and self._kind.library != "numpy":
-            raise SpecError(f"copy=False overwrites memory that arrays of {arrays} may share")
+            raise SpecError(
+                f"copy=False overwrites memory that arrays of {arrays} might share; use copy=True"
+            )
         self._nested_tensors = arguments.flag("nested_tensors", nested_tensors)
         self._unwrap_single = arguments.flag("unwrap_single", unwrap_single)
         self._worlds = open_worlds(

@@ -53,7 +53,7 @@ class Making(NamedTuple):
             except _TooDeepError:
                 where = f"argument {name} of {make.__name__}"
                 raise nesting.too_deep(value, where, _MOST_LEVELS) from None
-        raise AssertionError("an argument is too deep")
+        raise AssertionError("an argument has too many nested levels")
 
     def __call__(self) -> Any:
         """Create an instance."""

@@ -70,7 +70,7 @@ class MakeKeywords(ConnectKeywords, JoinKeywords, total=False):
 
 
 class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
-    """Keyword arguments of `make_async`, except those that its signature names."""
+    """Keyword arguments of `make_async` except `restart` and `python`, which its signature has."""
 
 
 class PassedKeywords(ConnectKeywords, total=False):

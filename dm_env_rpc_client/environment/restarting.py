@@ -198,7 +198,7 @@ class Supervision:
         for kind, before in self.specs.items():
             if specs[kind] != before:
                 raise SpecError(
-                    f"the environment has another {kind} since it was restarted: "
+                    f"the environment has a different {kind} since it was restarted: "
                     f"{difference(before, specs[kind])}. A restart repeats the settings of "
                     "creation and joining, but not those of resets"
                 )

@@ -124,8 +124,8 @@ class Site(Generic[Target]):
         launch = launcher()
         if not isinstance(launch, Launch):
             raise SpecError(
-                f"a function that launches a server returns a launch.Launch; {self.name} returned "
-                f"{type(launch).__name__}"
+                f"a function that launches a server must return a launch.Launch; {self.name} "
+                f"returned {type(launch).__name__}"
             )
         # No warning is due: the site closes it, even without the environment's `close`.
         launch.suppress_resource_warning()

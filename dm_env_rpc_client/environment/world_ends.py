@@ -157,7 +157,9 @@ def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWor
     try:
         (connection.limits or DEFAULT).check_name(response.world_name, "the name of the new world")
     except SpecError as error:
-        raise ProtocolError(f"the server at {connection.address} sent too much: {error}") from error
+        raise ProtocolError(
+            f"the server at {connection.address} sent a world name that is too long: {error}"
+        ) from error
     return str(response.world_name)
 
 
@@ -347,7 +349,7 @@ class OwnWorld:
         """
         if self._is_over:
             yield from self.give_up()
-            raise ConnectionClosedError("the environment was closed while it was restarted")
+            raise ConnectionClosedError("the environment was closed while it was being restarted")
 
     def give_up(self) -> Exchange[None]:
         """Release a world that was lost or that a restart attempt has joined."""

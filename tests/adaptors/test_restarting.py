@@ -284,7 +284,7 @@ def test_a_game_with_other_spaces() -> None:
         env.reset()
         kill(launches[0])
         run(env)
-        with pytest.raises(SpecError, match="other agents or spaces"):
+        with pytest.raises(SpecError, match="different agents or spaces"):
             env.reset()
     assert not any(launch.is_running for launch in launches)
 

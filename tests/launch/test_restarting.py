@@ -400,7 +400,7 @@ def test_closing_an_environment_that_is_restarted_leaves_no_world(
         async_env = await make_async(proxy.address, restart=RESTART)
         monkeypatch.setattr(worlds, "received_name", receive_and_close)
         proxy.reset()
-        with pytest.raises(ConnectionClosedError, match="closed while it was restarted"):
+        with pytest.raises(ConnectionClosedError, match="closed while it was being restarted"):
             await async_env.reset()
         await closing
 
@@ -408,7 +408,7 @@ def test_closing_an_environment_that_is_restarted_leaves_no_world(
         env = make(proxy.address, restart=RESTART)
         monkeypatch.setattr(worlds, "received_name", close_and_receive)
         proxy.reset()
-        with pytest.raises(ConnectionClosedError, match="closed while it was restarted"):
+        with pytest.raises(ConnectionClosedError, match="closed while it was being restarted"):
             env.reset()
         with pytest.raises(ConnectionClosedError):
             env.reset()

@@ -241,7 +241,7 @@ def test_a_file_that_is_a_bomb(tmp_path: Path, name: str, seen: Seen) -> None:
         if "connection with" in name:
             assert "the number of a connection is" in text
         if how == "minari" and name == "TimeSteps beyond a row group":
-            assert re.search(r"takes about \d+ bytes during.*Limits\.chunk_bytes", text)
+            assert re.search(r"requires about \d+ bytes during.*Limits\.chunk_bytes", text)
         seen(readings=1, grown_mib=grown / (1 << 20), took_s=seconds)
 
 

@@ -172,7 +172,10 @@ def _of_row(space: Any, name: str) -> Any:
         if space.nvec.ndim == 1:
             return spaces.Discrete(int(nvec), start=int(start))
         return spaces.MultiDiscrete(nvec, space.dtype, start=start)
-    raise SpecError(f"{space} differs between rows: set single_{name} to the space of one row")
+    raise SpecError(
+        f"{space} differs between rows; set single_{name} of the environment to the space of "
+        "one row"
+    )
 
 
 def _is_same(rows: Any) -> bool:

@@ -97,8 +97,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.metadata = {"render_modes": ["rgb_array"] if found else [], "render_fps": RENDER_FPS}
         if render_observation is not None and render_observation not in found:
             raise SpecError(
-                f"no observation {render_observation!r} is an image, such as uint8 [height, width, "
-                f"3]; images: {', '.join(found) or 'none'}"
+                f"found no image observation {render_observation!r}, such as uint8 [height, "
+                f"width, 3]; image observations: {', '.join(found) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
             warnings.warn(
@@ -147,7 +147,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         settings = dict(options or {})
         if settings and not self._takes_settings:
-            raise SpecError(f"{self._env} takes no settings in reset, got options {options!r}")
+            raise SpecError(f"{self._env} accepts no settings in reset, got options {options!r}")
         if seed is not None and self._seed_setting is not None:
             settings = {self._seed_setting: seed, **settings}
         self._is_running = False
@@ -224,8 +224,9 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     def _check_specs(self) -> None:
         if (self._env.action_spec(), self._env.observation_spec()) != self._specs:
             raise SpecError(
-                "these settings change the specs of the environment, but the spaces of a "
-                "Gymnasium environment cannot change; make another environment with them"
+                "the settings of this reset change the specs of the environment, but the spaces "
+                "of a Gymnasium environment cannot change; make another environment with these "
+                "settings"
             )
 
     def _observe(self, timestep: dm_env.TimeStep) -> Any:
@@ -364,8 +365,9 @@ def check_reward(environment: dm_env.Environment) -> None:
     observations = environment.observation_spec()
     if isinstance(observations, Mapping) and batches.STEP_TYPE in observations and spec.shape:
         raise SpecError(
-            f"this world is a batch of {spec.shape[0]} rows, not one Gymnasium environment: "
-            "use `make`, whose actions and observations are arrays with one row per environment"
+            f"this world is a batch of {spec.shape[0]} rows, not one Gymnasium environment; "
+            "use `make`, which returns an environment whose actions and observations have one row "
+            "per environment"
         )
     check_reward_spec(spec)
 
@@ -375,8 +377,8 @@ def check_reward_spec(spec: Any) -> None:
     if not isinstance(spec, specs.Array) or spec.shape != () or spec.dtype.kind not in "biuf":
         raise SpecError(
             f"rewards are numbers in Gymnasium, but this environment's reward has spec {spec}; "
-            "subclass DmEnvAdaptor, whose `reward` and `reward_spec` may be overridden, and pass "
-            "it as adaptor_class"
+            "override `reward` and `reward_spec` in a subclass of DmEnvAdaptor, and pass the "
+            "subclass as adaptor_class"
         )
 
 

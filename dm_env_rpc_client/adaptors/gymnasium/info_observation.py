@@ -131,7 +131,9 @@ def extras_of(observation: Mapping[str, Any]) -> Extras:
     info = value.get(INFO, {}) if isinstance(value, dict) else None
     if not isinstance(info, dict):
         shown = arguments.shown(value)
-        raise ProtocolError(f"observation {EXTRAS!r}: expected an object with an info, got {shown}")
+        raise ProtocolError(
+            f"observation {EXTRAS!r}: expected a JSON object with an 'info', got {shown}"
+        )
     return Extras(info, value.get(_TRUNCATED) is True)
 
 

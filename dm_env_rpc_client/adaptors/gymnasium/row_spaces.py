@@ -176,7 +176,9 @@ class OwnSpaces(RowSpaces):
         try:
             value = self._write_actions(count)(actions)
         except (TypeError, KeyError, IndexError) as error:
-            raise SpecError(f"expected {count} actions in one batch: {error!r}") from error
+            raise SpecError(
+                f"expected a batch of {count} actions, got an invalid batch: {error!r}"
+            ) from error
         named = elements.by_name(value)
         if not isinstance(named, dict):
             return {ACTION: named}

@@ -86,7 +86,9 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
     try:
         count = _count(value)
         if count > DEFAULT.specs:
-            raise ValueError(f"{count} spaces; at most {DEFAULT.specs} are read")
+            raise ValueError(
+                f"it describes {count} spaces, but at most {DEFAULT.specs} are allowed"
+            )
         room = room or Room()
         with room.element():
             return _read(value, where, room)
@@ -107,8 +109,8 @@ def _nearest(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
         return spaces.Text(_TEXT_LENGTH, min_length=0, charset=_CHARACTERS)
     if space.shape is None or space.dtype is None or np.dtype(space.dtype).kind not in "iuf":
         raise SpecError(
-            f"the {name} space is a {type(space).__name__}, which resembles no Gymnasium "
-            f"space: {', '.join(kind.__name__ for kind in _WRITERS)}"
+            f"the {name} space is a {type(space).__name__}, which resembles none of "
+            f"Gymnasium's spaces: {', '.join(kind.__name__ for kind in _WRITERS)}"
         )
     dtype: Any = np.dtype(space.dtype)
     if dtype.kind == "f":
@@ -261,7 +263,7 @@ def _bounds(
         room.expand(max(0, read.size * (dtype.itemsize - read.itemsize)))
     array = np.asarray(read, dtype)
     if array.shape not in ((), shape):
-        raise ValueError(f"a bound has shape {array.shape}")
+        raise ValueError(f"a bound has the unexpected shape {array.shape}")
     return array
 
 

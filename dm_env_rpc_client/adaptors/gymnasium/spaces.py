@@ -103,7 +103,7 @@ class Room:
         """Reserve memory beyond the size of the description, or raise ValueError."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
-            raise ValueError(f"its spaces would take {size} bytes more than their description")
+            raise ValueError(f"its spaces would require {size} bytes more than their description")
 
     def take_characters(self, count: int) -> None:
         """Reserve memory for the characters of a Text, or raise ValueError if none is left."""
@@ -295,8 +295,8 @@ def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Spac
     if any(size < 0 for size in shape):
         if shape[0] >= 0:
             raise SpecError(
-                f"{name!r} has shape {list(shape)}; Gymnasium has spaces of variable length along "
-                "the first axis only: leave it out with requested_observations"
+                f"{name!r} has shape {list(shape)}; Gymnasium supports variable length only along "
+                "the first axis; leave it out with requested_observations"
             )
         # Specs of variable length have scalar bounds, which fit the shape of an element.
         element = _array_space(spec, shape[1:], name, room)
@@ -368,7 +368,7 @@ def _array_space(
         return _floats(spec, shape, room)
     raise SpecError(
         f"{name!r} is an array of {spec.dtype} with shape {list(shape)}, for which Gymnasium has "
-        "no space: leave it out with requested_observations"
+        "no space; leave it out with requested_observations"
     )
 
 

@@ -331,5 +331,5 @@ def _options(text: str) -> Mapping[str, Any]:
     except ProtocolError as error:
         raise ValueError(f"setting 'options': {error}") from error
     if not isinstance(options, Mapping):
-        raise ValueError(f"setting 'options': {text!r} is not an object")
+        raise ValueError(f"setting 'options': {text!r} is not a JSON object")
     return options

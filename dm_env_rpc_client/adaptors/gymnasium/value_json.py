@@ -387,13 +387,13 @@ def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
     """Return the array for the numbers and the dtype name returned by `_numbers_of`."""
     dtype = np.dtype(name)
     if dtype.kind not in _MADE_OF_NUMBERS:
-        raise ValueError(f"dtype {name!r} is not made of numbers")
+        raise ValueError(f"dtype {name!r} does not consist of numbers")
     if dtype.kind in "mM":
         if numbers.dtype != np.int64:  # Smaller numbers would expand beyond what was sent.
-            raise ValueError(f"dtype {name!r} is made of int64, not of {numbers.dtype}")
+            raise ValueError(f"dtype {name!r} consists of int64 numbers, not of {numbers.dtype}")
         return numbers.view(dtype)
     if numbers.ndim == 0 or numbers.shape[-1] * numbers.itemsize != dtype.itemsize:
-        raise ValueError(f"shape {list(numbers.shape)} has no elements of dtype {name!r}")
+        raise ValueError(f"an array of shape {list(numbers.shape)} has no elements of {name!r}")
     shape = numbers.shape[:-1]
     return np.ascontiguousarray(numbers).reshape(-1).view(dtype).reshape(shape)
 
@@ -457,7 +457,7 @@ def _read_objects(value: Mapping[str, Any], where: str) -> Any:
 def _width(dtype: Any) -> int:
     """Return the length of a string dtype such as U5, in characters."""
     if not isinstance(dtype, str) or dtype[:1] != "U" or not dtype[1:].isdecimal():
-        raise ValueError(f"dtype {dtype!r} is not of strings")
+        raise ValueError(f"dtype {dtype!r} is not a dtype of strings")
     return int(dtype[1:])
 
 

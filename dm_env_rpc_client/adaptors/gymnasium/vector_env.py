@@ -353,7 +353,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             if self._mode is not (wish or self._mode):
                 raise SpecError(
                     f"the vector environment at the server has the autoreset mode "
-                    f"{self._mode.name}, not {wish}; create it there with that mode"
+                    f"{self._mode.name}, not {wish}; create it at the server with the requested "
+                    "mode"
                 )
             next_kind = autoreset.next_kind(self._mode.name)
             self._worlds.follows_at_once = next_kind is dm_env.StepType.MID
@@ -406,7 +407,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         if never or (idle and autoreset.next_kind(self._mode.name) is None):
             raise gymnasium.error.ResetNeeded(
                 f"no episode is running in environments {never or sorted(idle)}: call reset(), "
-                "with the option reset_mask for these alone"
+                "or reset only these environments with the option reset_mask"
             )
         return idle
 

@@ -200,7 +200,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             seeds = None
         arguments = reset_arguments(others)
         if ("seed" in arguments or seeds is not None) and not self._form.seeds:
-            raise ValueError(f"setting 'seed': `reset` of {type(self._inner).__name__} takes none")
+            raise ValueError(
+                f"setting 'seed': `reset` of {type(self._inner).__name__} accepts no seed"
+            )
         if seeds is not None:
             arguments["seed"] = self._row_seeds(seeds)
         if arguments.get("infos") == OWN:
@@ -213,7 +215,8 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             if not self._takes_mask:
                 raise ValueError(
                     f"setting {batches.RESET_MASK!r}: {type(self._inner).__name__} "
-                    f"with autoreset mode {self._mode.name} can begin episodes only in all rows"
+                    f"with autoreset mode {self._mode.name} can begin episodes only in all rows "
+                    "at once"
                 )
             array = batches.checked_reset_mask(mask, self.num_envs)
             options = {**(options or {}), batches.RESET_MASK: array}

@@ -255,7 +255,7 @@ class PettingZooGame(Game):
         if again:
             raise RuntimeError(
                 f"agent {again[0]!r} of {class_name(self._env.unwrapped)} reappeared after "
-                "it was terminated or truncated; a PettingZoo agent returns only with the next "
+                "it was terminated or truncated; a PettingZoo agent can return only after the next "
                 "reset, for which its client waits"
             )
         taking_part = [

@@ -360,8 +360,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             if now != before[:2]:
                 self._players.close()
                 raise SpecError(
-                    f"the world has other agents or spaces after its restart: {now}; "
-                    f"before: {before[:2]}"
+                    f"the world has different agents or spaces after its restart: {now}; "
+                    f"before the restart: {before[:2]}"
                 )
             supervision.succeeded(self._players.address)
 
@@ -380,7 +380,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             if agents is None:
                 raise SpecError(
                     f"the server at {env.connection.address} does not list its agents; "
-                    "name them with agents="
+                    "specify the agents with agents="
                 )
             self._join_any(settings)
         else:
@@ -414,7 +414,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         known = {str(agent): agent for agent in description.agents}
         unknown = [agent for agent in settings if str(agent) not in known]
         if unknown:
-            raise SpecError(f"no agents {unknown}; agents: {', '.join(known)}")
+            raise SpecError(f"unknown agents {unknown}; existing agents: {', '.join(known)}")
         own = {known[str(agent)]: each for agent, each in settings.items()}
         for agent, each in (own or dict.fromkeys(description.agents, join_world_settings)).items():
             env = self._players.join(agent, {"agent": str(agent), "infos": True, **each})

@@ -376,7 +376,9 @@ class BatchWorlds(RowWorlds):
         """Record the state of rows, and return the errors of the rows."""
         kinds = timestep.observation[batches.STEP_TYPE]
         if kinds.shape != world.is_running.shape:
-            raise ProtocolError(f"a batch of {len(world.rows)} rows has become one of {len(kinds)}")
+            raise ProtocolError(
+                f"a batch of {len(world.rows)} rows has changed to a batch of {len(kinds)} rows"
+            )
         if not world.has_begun:
             world.has_begun = True
             world.unseen = {*world.rows} - {*rows}

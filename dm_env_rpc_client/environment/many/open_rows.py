@@ -129,7 +129,10 @@ def open_worlds(
             batched.pool.close(keeps_sites=True)
         batched = _open_batches(sites, creating, joining, num_batches, world_settings, options)
         if batched is None and num_envs == 1 == count:
-            raise SpecError(f"the world at {sites.of[0].name} has more than one row; ask for all")
+            raise SpecError(
+                f"the world at {sites.of[0].name} has more than one row; set num_envs to the "
+                "number of its rows, or to None"
+            )
     except BaseException:
         sites.close()
         raise

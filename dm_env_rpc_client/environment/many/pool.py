@@ -150,8 +150,8 @@ class EnvironmentPool:
                 if found != first[kind]:
                     raise SpecError(
                         f"{self.label(index)} has another {kind} than {self.label(0)}: "
-                        f"{difference(first[kind], found)}; environments of one batch must have "
-                        "the same"
+                        f"{difference(first[kind], found)}; all environments of a "
+                        "batch must have the same specs"
                     )
 
     def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:

@@ -295,5 +295,5 @@ def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
 def open_at(
     site: Site[ConnectionGroup], first: dm_env_rpc_pb2.CreateWorldRequest
 ) -> tuple[Connection, Any]:
-    """Open a connection to the server at its current address, as a `worlds.Connect` function."""
+    """Open a connection to the server at its current address; implements `worlds.Connect`."""
     return site.target.open_with(first)

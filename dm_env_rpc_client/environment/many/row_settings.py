@@ -33,8 +33,9 @@ def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any
         each = list(settings) if is_iterable else []
     if len(each) != count or not all(isinstance(own, Mapping) for own in each):
         raise SpecError(
-            f"{what} are a mapping, a sequence of {count} mappings (one for each environment) or "
-            f"a function from an index to a mapping, got {arguments.shown(settings)}"
+            f"{what} must be a mapping, a sequence of {count} mappings (one for each "
+            f"environment) or a function from an index to a mapping, got "
+            f"{arguments.shown(settings)}"
         )
     return each
 

@@ -116,11 +116,11 @@ def test_a_server_allows_nothing_by_default_and_listing_calls_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("[]", "expected an object, got list"),
+        ("[]", "expected a JSON object, got list"),
         ("{", "its JSON"),
-        ('{"rows": [2]}', "expected rows from 0 to 1"),
-        ('{"rows": [true]}', "expected rows from 0 to 1"),
-        ('{"args": {}}', "expected args to be a list"),
+        ('{"rows": [2]}', "expected 'rows' to be a list of row numbers from 0 to 1"),
+        ('{"rows": [true]}', "expected 'rows' to be a list of row numbers from 0 to 1"),
+        ('{"args": {}}', "expected 'args' to be a list"),
         ('{"kwargs": []}', "and kwargs an object"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_vector_environment_without_calls_is_called_itself() -> None:
         assert envs.call("doubled", by=3) == (9, 3, 6)
         with pytest.raises(AttributeError, match="Pool has no attribute 'missing'"):
             envs.call("missing")
-        with pytest.raises(PropertyError, match="Pool has no set_attr"):
+        with pytest.raises(PropertyError, match="Pool has no method set_attr"):
             envs.set_attr("lives", 3)
 
 

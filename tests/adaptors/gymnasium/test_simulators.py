@@ -306,7 +306,9 @@ def test_a_batch_that_takes_no_seed_says_so() -> None:
 
     with serve(Unseeded) as server, make(server.address) as env:
         env.reset()
-        with pytest.raises(DmEnvRpcError, match="setting 'seed': `reset` of Unseeded takes none"):
+        with pytest.raises(
+            DmEnvRpcError, match="setting 'seed': `reset` of Unseeded accepts no seed"
+        ):
             env.reset({"seed": 3})
 
 
@@ -344,7 +346,7 @@ def test_spaces_that_differ_between_rows_are_refused() -> None:
     class Odd(Rows):
         action_space = spaces.Tuple((spaces.MultiDiscrete([3, 4]),))
 
-    text = "differs between rows: set single_action"
+    text = "differs between rows; set single_action"
     with serve(Odd) as server, pytest.raises(DmEnvRpcError, match=text):
         make(server.address)
 

@@ -228,7 +228,9 @@ def test_what_may_join() -> None:
             ):
                 with pytest.raises(DmEnvRpcError, match=text):
                     join_world(other, world, settings)
-        with pytest.raises(SpecError, match=r"no agents \['nobody'\]; agents: player_0, player_1"):
+        with pytest.raises(
+            SpecError, match=r"unknown agents \['nobody'\]; existing agents: player_0, player_1"
+        ):
             RemoteParallelEnv(server.address, ["nobody"])
         assert settles(lambda: (server.agent_count, server.world_count) == (0, 1))
 

@@ -165,7 +165,7 @@ class RemoteNames:
                 names = _allowed(PropertiesExtension(self._connection()), parent)
             except DmEnvRpcClientError as error:
                 raise AttributeError(
-                    f"the request for the allowed names failed: {error}"
+                    f"the request for the names that the server allows failed: {error}"
                 ) from error
             self._allowed[parent] = names
         return names
@@ -192,7 +192,7 @@ def _call(
         raise _refused(properties, CALL, name, error) from error
     found: Any = value_json.decode(str(text), f"property {key!r}")
     if not isinstance(found, tuple | np.ndarray) or len(found) != count:
-        raise ProtocolError(f"property {key!r}: expected {count} values")
+        raise ProtocolError(f"property {key!r}: expected a list of {count} values")
     return list(found)
 
 

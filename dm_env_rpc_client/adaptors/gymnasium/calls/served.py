@@ -131,13 +131,15 @@ class OfVector(Callee):
         self._check_all(rows)
         if not hasattr(self.environment, "set_attr"):
             kind = type(self.environment.unwrapped).__name__
-            raise ValueError(f"{kind} has no set_attr, so attributes of its rows cannot be set")
+            raise ValueError(
+                f"{kind} has no method set_attr, so attributes of its rows cannot be set"
+            )
         self.environment.set_attr(name, list(given))
 
     def _check_all(self, rows: Sequence[int] | None) -> None:
         if rows is not None:
             raise RequestError.invalid(
-                "a vector environment supports calls in all of its rows only"
+                "a vector environment supports calls only in all of its rows at once"
             )
 
 
@@ -186,7 +188,7 @@ class ServedCalls:
         if not isinstance(given.get("args", []), list) or not isinstance(
             given.get("kwargs", {}), dict
         ):
-            raise ValueError("expected args to be a list, and kwargs an object")
+            raise ValueError("expected 'args' to be a list and 'kwargs' to be a JSON object")
         self._arguments[name] = given
 
     def _call(self, callee: Callee, name: str) -> str:
@@ -216,7 +218,7 @@ def _set(callee: Callee, name: str, count: int, text: Any) -> None:
     rows, each = given.get("rows"), given.get("values")
     expected = count if rows is None else len(rows)
     if not isinstance(each, list) or len(each) != expected:
-        raise ValueError(f"expected values to be a list of {expected}")
+        raise ValueError(f"expected 'values' to be a list of {expected} values")
     callee.set(name, rows, each)
 
 
@@ -226,12 +228,12 @@ def _decoded(text: Any, count: int) -> Mapping[str, Any]:
     except ProtocolError as error:
         raise ValueError(str(error)) from error
     if not isinstance(given, dict):
-        raise ValueError(f"expected an object, got {type(given).__name__}")
+        raise ValueError(f"expected a JSON object, got {type(given).__name__}")
     rows = given.get("rows")
     if rows is not None and not (
         isinstance(rows, list) and all(type(row) is int and 0 <= row < count for row in rows)
     ):
-        raise ValueError(f"expected rows from 0 to {count - 1}")
+        raise ValueError(f"expected 'rows' to be a list of row numbers from 0 to {count - 1}")
     return given
 
 
