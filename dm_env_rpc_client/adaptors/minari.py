@@ -45,11 +45,11 @@ def export_minari(
 ) -> int:
     """Create a Minari data set from the episodes of a recording.
 
-    Observations and actions are dicts by flat name; a single one stands alone, without a dict.
-    Their spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment. An episode
-    is terminated or truncated at its last step; an episode abandoned by the agent, or incomplete in
-    the recording, is truncated. Episodes of one TimeStep are left out. All others are in memory
-    together, as Minari requires.
+    Observations and actions are dicts by flat name. A single observation or action has no dict
+    around it. Their spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment.
+    An episode is terminated or truncated at its last step; an episode abandoned by the agent, or
+    incomplete in the recording, is truncated. Episodes of one TimeStep are left out. All others
+    are in memory together, as Minari requires.
 
     Args:
       path: the recording.

@@ -42,11 +42,12 @@ __all__ = ["RemoteSb3VecEnv"]
 class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     """N remote environments stepped together from one thread, for agents of Stable-Baselines3.
 
-    As with every VecEnv, the step that ends an episode begins the next; its last observation is
-    `info["terminal_observation"]`, and `info["TimeLimit.truncated"]` is True if it was truncated
-    and not terminated. The infos of resets are `reset_infos`. Infos keep the types of each
-    environment, see `adaptors.gymnasium.value_json`; the infos of a vector environment at the
-    server are split as it has stacked them.
+    As with every VecEnv, the step that ends an episode begins the next episode. The last
+    observation of the ended episode is `info["terminal_observation"]`, and
+    `info["TimeLimit.truncated"]` is True if it was truncated and not terminated. The infos of
+    resets are `reset_infos`. Infos keep the types of each environment, see
+    `adaptors.gymnasium.value_json`; the infos of a vector environment at the server are split as
+    it has stacked them.
 
     Args:
       address: as for `RemoteVectorEnv`.

@@ -33,9 +33,9 @@ AsyncRejoin: TypeAlias = Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservation
 class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
     """A remote environment for an event loop.
 
-    `DmEnvAdaptor` with `reset`, `step`, `unroll` and `close` awaited; arguments, results
-    and errors are the same. Steps of one environment are taken in the order sent, so they may be
-    gathered.
+    The methods `reset`, `step`, `unroll` and `close` are coroutines; their arguments, results and
+    errors are the same as in `DmEnvAdaptor`. Steps of one environment are taken in the order in
+    which they were sent, so that callers can gather them.
 
     Args:
       connection: a connection that is joined to a world.

@@ -51,7 +51,7 @@ class AsyncDmEnvAndWorldName(NamedTuple):
 async def create_world_async(
     connection: AsyncConnection, create_world_settings: Mapping[str, Any] = NO_SETTINGS
 ) -> str:
-    """Create a world from asyncio, with the arguments, result and errors of `create_world`."""
+    """Create a world from asyncio; see `create_world` for the arguments, result and errors."""
     return await adrive(creating(connection, create_world_settings))
 
 
@@ -63,7 +63,7 @@ async def join_world_async(
     adaptor_class: type[AsyncDmEnvAdaptor] = AsyncDmEnvAdaptor,
     **adaptor_kwargs: Unpack[AsyncAdaptorKeywords],
 ) -> AsyncDmEnvAdaptor:
-    """Join a world from asyncio, with the arguments, result and errors of `join_world`."""
+    """Join a world from asyncio; see `join_world` for the arguments, result and errors."""
     joining_it = joining(
         adrive, connection, world_name, join_world_settings, adaptor_class, adaptor_kwargs
     )
@@ -77,7 +77,7 @@ async def create_and_join_world_async(
     join_world_settings: Mapping[str, Any] = NO_SETTINGS,
     **adaptor_kwargs: Unpack[AsyncJoinKeywords],
 ) -> AsyncDmEnvAndWorldName:
-    """Create a world from asyncio and join it, with the arguments of `create_and_join_world`."""
+    """Create a world from asyncio and join it; see `create_and_join_world` for the arguments."""
     adaptor_kwargs.setdefault("adaptor_class", AsyncDmEnvAdaptor)
     settings = (create_world_settings, join_world_settings)
     return AsyncDmEnvAndWorldName(
@@ -88,17 +88,17 @@ async def create_and_join_world_async(
 async def reset_world_async(
     connection: AsyncConnection, world_name: str, settings: Mapping[str, Any] = NO_SETTINGS
 ) -> None:
-    """Reset a world from asyncio, with the arguments and errors of `reset_world`."""
+    """Reset a world from asyncio; see `reset_world` for the arguments and errors."""
     await adrive(resetting(connection, world_name, settings))
 
 
 async def leave_world_async(connection: AsyncConnection) -> None:
-    """Leave a world from asyncio, with the errors of `leave_world`."""
+    """Leave a world from asyncio; see `leave_world` for the errors."""
     await connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
 
 
 async def destroy_world_async(connection: AsyncConnection, world_name: str) -> None:
-    """Destroy a world from asyncio, with the errors of `destroy_world`."""
+    """Destroy a world from asyncio; see `destroy_world` for the errors."""
     await connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name=checked_name(world_name)))
 
 
@@ -112,7 +112,7 @@ async def make_async(
     python: str | os.PathLike[str] | None = None,
     **make_kwargs: Unpack[AsyncMakeKeywords],
 ) -> AsyncDmEnvAdaptor:
-    """Make an environment for asyncio, with the arguments and errors of `make`.
+    """Make an environment for asyncio; see `make` for the arguments and errors.
 
     Returns:
       The environment. Its `close` leaves and destroys the world and closes the

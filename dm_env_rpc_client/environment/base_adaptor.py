@@ -54,7 +54,7 @@ def take(
 ) -> tuple[list[EncodedRequest], Exception | None]:
     """Collect requests from an iterator, up to the first error.
 
-    The error of an invalid action can thus be raised after the steps before it.
+    Callers can then raise the error of an invalid action after the steps before the action.
 
     Args:
       prepared: the requests, made as they are taken.
@@ -240,7 +240,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     def server(self) -> Launch | None:
         """The current server launched for the environment, or None for a server at an address.
 
-        Its `logs()` and `exit_code` remain available after `close`.
+        The `logs()` and `exit_code` of the server remain available after `close`.
         """
         return None if self._site is None else self._site.launch
 
@@ -320,7 +320,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     ) -> Any:
         """Return the reward of a step. Override this method to compute the reward yourself.
 
-        Another thread may call it; later answers are processed after it returns.
+        Another thread might call this method. Later answers are processed after the method
+        returns.
 
         Args:
           state: the EnvironmentStateType of the step.

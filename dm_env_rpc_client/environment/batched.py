@@ -34,15 +34,16 @@ __all__ = ["BatchedEnvironment"]
 class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
     """N remote environments stepped together from one thread.
 
-    Every field of a TimeStep and every action is stacked along a new first axis. Each
-    environment has its own sequences: `step_type` is an array [N], and so are
-    `timestep.first()`, `.mid()` and `.last()`. A row after a LAST one is FIRST, and its
-    action is ignored; a FIRST row has reward 0 and discount 1.
+    Every field of a TimeStep and every action is stacked along a new first axis. Each environment
+    has its own sequences: `step_type` is an array [N], and so are `timestep.first()`, `.mid()` and
+    `.last()`. A row that follows a LAST row is FIRST, and its action is ignored. A FIRST row has
+    reward 0 and discount 1.
 
-    `step` waits for all environments. With `send` and `recv` fast environments do not wait for
-    slow ones: `send` starts steps, `recv` returns them as their answers arrive.
+    `step` waits for all environments. With `send` and `recv`, fast environments do not wait for
+    slow environments: `send` starts steps, and `recv` returns their results as the answers arrive.
 
-    If environments fail, the answers of all others have been read; `reset` may work again.
+    If some environments fail, the answers of all others have been read, and `reset` might make the
+    environments work again.
 
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An

@@ -55,11 +55,11 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
 
     Usually made by `make`, `join_world` or `create_and_join_world`.
 
-    Observations and actions are dictionaries, nested if names contain periods. An action
-    may omit names; the environment decides what to do without them. The observations named
-    `reward` and `discount` become the reward and the discount of the TimeStep; without
-    them, the reward is 0.0 and the discount 1.0, or 0.0 if the sequence TERMINATED. A
-    FIRST step has neither, even if the server sends them.
+    Observations and actions are dictionaries, nested if names contain periods. An action may omit
+    names; the environment decides what to do without them. The observations named `reward` and
+    `discount` become the reward and the discount of the TimeStep; without them, the reward is 0.0
+    and the discount 1.0, or 0.0 if the sequence TERMINATED. A FIRST step has neither a reward nor
+    a discount, even if the server sends them.
 
     Arrays in a TimeStep belong to the caller: they are writable, and later steps do not
     change them.
@@ -95,8 +95,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def reset(self, settings: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
         """Begin a new sequence.
 
-        If no sequence is running, that takes one step. A running sequence is ended with a
-        Reset or, if the server refuses Reset, by leaving and joining the world again.
+        If no sequence is running, a reset takes one step. A running sequence is ended with a Reset
+        request or, if the server refuses it, by leaving and joining the world again.
 
         Args:
           settings: agent-specific settings for the next sequence, nested or flat. They
@@ -213,8 +213,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def _leaves_unread(self) -> bool:
         """Whether callers may pass `is_for_rows` to `_start_step`.
 
-        Not if a subclass has steps, rewards or discounts of its own, or if the last TimeStep is
-        kept in case the next one is lost.
+        The result is False if a subclass overrides steps, rewards or discounts, or if the last
+        TimeStep is kept in case the next TimeStep is lost.
         """
         kind = type(self)
         # A subclass that overrides one of these expects complete steps.
@@ -267,7 +267,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def _interrupted(self, error: BaseException) -> None:
         """Make the connection unusable if a signal handler has interrupted a caller of `step`.
 
-        For adaptors around this one, which have lost the TimeStep.
+        This method is for adaptors that wrap this adaptor and have lost the TimeStep.
 
         Args:
           error: the error; an Exception concerns the TimeStep, and reaches the caller.
@@ -280,7 +280,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def _interrupted_sending(self, error: BaseException) -> None:
         """Make the connection unusable if a signal handler has interrupted a send.
 
-        The caller may not have the request in a list yet, and could not wait for its answer.
+        The caller might not have stored the request yet, and then cannot wait for its answer.
 
         Args:
           error: the error; errors of this package are no interrupts.
@@ -290,9 +290,9 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             self._connection.interrupted(error)
 
     def submit_step(self, action: Any) -> concurrent.futures.Future[dm_env.TimeStep]:
-        """Send a step like `step`, but without waiting for its answer.
+        """Send a step, with the same arguments as `step`, without waiting for its answer.
 
-        `step_async` is another name for it.
+        `step_async` is another name for this method.
 
         Returns:
           A future of the TimeStep. Steps are taken, and answered, in the order sent.
@@ -308,10 +308,10 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
         """Take a step for each of `actions`, sending steps before earlier steps are answered.
 
-        For open-loop policies, such as random or recorded actions, at several times the rate of
-        `step`. Actions are taken from the iterable only when they can be sent, so it may be
-        infinite, and each is validated before it is sent. Sequences end and begin as with
-        `step`: the environment ignores the action of a FIRST step.
+        This method is for open-loop policies, such as random or recorded actions, and runs at
+        several times the rate of `step`. Actions are taken from the iterable only when they can be
+        sent, so that the iterable can be infinite. Each action is validated before it is sent.
+        Sequences end and begin as with `step`: the environment ignores the action of a FIRST step.
 
         Args:
           actions: an iterable of actions, or one action structure whose leaves have a leading
@@ -446,7 +446,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def _restart(self) -> None:
         """Restart the environment if its server or connection is lost.
 
-        `step` and `reset` do that themselves.
+        `step` and `reset` restart a lost environment automatically.
 
         Raises:
           SpecError: it has other specs now.
@@ -474,8 +474,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def on_close(self, callback: Callable[[], object]) -> None:
         """Call `callback` at the end of `close`. The callback that was added last is called first.
 
-        A world that `make` created is destroyed and its connection is closed by then, so the
-        callback may stop the server.
+        When the callback is called, a world that `make` created is destroyed and its connection is
+        closed, so that the callback can stop the server.
 
         Args:
           callback: called without arguments, even if `close` meets errors.
@@ -485,8 +485,9 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     def close(self) -> None:
         """Leave the world, and destroy it if `make` created it. A second call does nothing.
 
-        Raises nothing, so that an error in the body of a `with` is not replaced; errors are
-        logged. After Ctrl-C it does not wait any longer: a thread destroys the world.
+        The method raises no errors but logs them, so that an error in the body of a `with`
+        statement is not replaced. After Ctrl-C, `close` does not wait any longer, and a thread
+        destroys the world.
         """
         if self._connection is None:
             return

@@ -36,7 +36,7 @@ AnyConnection: TypeAlias = "Connection | AsyncConnection"
 class Call:
     """A call of a function. `adrive` awaits the result if it is awaitable.
 
-    The function may thus be a method of both kinds of connections, or a user's function.
+    The function can therefore be a method of both kinds of connections, or a user's function.
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any):

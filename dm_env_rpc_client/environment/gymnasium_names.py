@@ -73,7 +73,8 @@ for _name, _there in _MEANT.items():
 def takes_settings(reset: _Reset) -> _Reset:
     """Return a `reset` with helpful errors for unknown keyword arguments.
 
-    Its own signature does not have them, as subclasses would have to take them, too.
+    The signature does not contain these arguments, since subclasses would then have to accept
+    them, too.
     """
 
     @functools.wraps(reset)

@@ -101,8 +101,8 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
 
         After `close`, the property raises ConnectionClosedError.
 
-        A subclass may assign an attribute of its own to this name; steps still use the connection
-        of the constructor.
+        A subclass can assign its own attribute to this name. Steps still use the connection passed
+        to the constructor.
         """
         return self._open_connection() if self._assigned is None else self._assigned
 

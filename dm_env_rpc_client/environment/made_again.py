@@ -112,7 +112,7 @@ class MadeByArguments(MadeAgain):
 def is_made_again(environment: dm_env.Environment) -> bool:
     """Whether copying an environment, or the environment inside a wrapper, makes it again.
 
-    Wrappers of any library have the wrapped environment among their attributes.
+    Wrappers of any library store the wrapped environment in one of their attributes.
     """
     found, seen = [environment], set()
     while found:

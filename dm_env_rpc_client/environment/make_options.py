@@ -113,7 +113,8 @@ class VectorKeywords(BatchKeywords, total=False):
 class AdaptOptions:
     """Options for adapting: the class and its arguments besides a connection and specs.
 
-    A subclass may take other arguments than `DmEnvAdaptor`, so all are kept as passed.
+    All arguments are kept as passed, since a subclass can accept other arguments than
+    `DmEnvAdaptor`.
 
     Raises:
       SpecError: an argument has a wrong type.

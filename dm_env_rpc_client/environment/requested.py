@@ -17,7 +17,7 @@ class AutoObservations(enum.Flag):
     """The choices of observations to request if they are not listed by name.
 
     The regular observations are always requested. `reward` and `discount` are requested for the
-    fields of the TimeStep; they are also observations only if selected here.
+    fields of the TimeStep; they are also observations only if this value selects them.
     """
 
     REQUEST_REGULAR_OBSERVATIONS = 0

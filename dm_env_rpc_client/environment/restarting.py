@@ -29,8 +29,9 @@ class Restart:
     """The number of attempts to restart a lost environment, and the pauses between them.
 
     The first attempt after a loss is made at once. The count starts over when the environment has
-    answered a step that is not the first of its sequence. So a server that always ends at once uses
-    up the attempts, and one that ends now and then has all of them each time.
+    answered a step that is not the first of its sequence. A server that always ends immediately
+    therefore uses up the attempts, whereas a server that ends occasionally has all attempts after
+    each loss.
 
     Args:
       attempts: maximum number of consecutive unsuccessful attempts.

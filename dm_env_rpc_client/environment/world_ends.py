@@ -218,8 +218,8 @@ def destroy(connection: AnyConnection, world_name: str) -> Exchange[None]:
 def end_world(connection: AnyConnection, world_name: str) -> Exchange[None]:
     """Leave a world, destroy it and close the connection. Errors are logged, not raised.
 
-    All of it takes one round trip. The world is destroyed over a new connection if this one is
-    unusable.
+    All requests together take one round trip. The world is destroyed over a new connection if the
+    given connection is unusable.
     """
     ending = _leave_and_destroy(connection, world_name)
     return closing(connection, _destroyed_if_interrupted(connection, world_name, ending))
@@ -345,7 +345,7 @@ class OwnWorld:
     def check_not_over(self) -> Exchange[None]:
         """If the environment was closed, release the world and raise ConnectionClosedError.
 
-        Another thread or coroutine may close it while this one joins.
+        Another thread or coroutine might close the environment while this one joins a world.
         """
         if self._is_over:
             yield from self.give_up()

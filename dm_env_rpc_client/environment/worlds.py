@@ -142,7 +142,7 @@ def reset_world(
 ) -> None:
     """Begin a new sequence for every agent of a world.
 
-    Blocks until every other agent has taken a step that reports the end of its sequence.
+    The call blocks until every other agent has taken a step that reports the end of its sequence.
 
     Args:
       connection: a connection to the server, joined to the world or not.

@@ -26,7 +26,7 @@ DummyResults: TypeAlias = tuple[Any, Array, Array, list[dict[str, Any]]]
 class DictVectorEnv(RemoteVectorEnv):
     """A `RemoteVectorEnv` that steps like Stable-Baselines3's DummyVecEnv, in mode SAME_STEP.
 
-    Vector environments and servers of older versions send stacked infos, which are split here.
+    Vector environments and servers of older versions send stacked infos, which this class splits.
     """
 
     _form = OWN

@@ -84,7 +84,8 @@ Converter: TypeAlias = Callable[[Any], Any]
 class Converting(abc.ABC):
     """The base of classes whose readers and writers are not pickled but rebuilt in each copy.
 
-    They cannot be pickled. Their attributes have names that begin with `_read_` or `_write_`.
+    Readers and writers cannot be pickled. The names of their attributes begin with `_read_` or
+    `_write_`.
     """
 
     @abc.abstractmethod

@@ -225,8 +225,9 @@ _FIRST, _MID, _LAST = map(int, dm_env.StepType)
 class EpisodeRows(Rows):
     """The rows of episodes.
 
-    Where the step that ends an episode begins the next one, the observation is the first of the
-    next episode; the rest of the row belongs to the step that ended the former one.
+    If the step that ends an episode begins the next episode, the observation is the first
+    observation of the next episode. The rest of the row belongs to the step that ended the former
+    episode.
 
     Args:
       worlds: the environments.
@@ -281,7 +282,7 @@ class EpisodeRows(Rows):
     def forget(self, ids: Collection[int]) -> None:
         """Drop leftovers of the last steps of environments that begin their next episodes.
 
-        Leftovers exist if another environment failed, so that no caller received them.
+        Leftovers exist if another environment failed, so that no caller received the results.
         """
         self._restarting.difference_update(ids)
         self._infos.forget(ids)
@@ -442,7 +443,7 @@ class EpisodeRows(Rows):
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
         """Return the infos of reset Gymnasium environments. Other environments have no infos.
 
-        Each is in the row of its index. Raises as `infos`.
+        Each info is in the row of its environment's index. The errors are those of `infos`.
         """
         return self._infos.stack(np.array(ids), are_spread=True) if self._has_infos else {}
 

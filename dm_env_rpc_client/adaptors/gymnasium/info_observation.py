@@ -185,8 +185,8 @@ def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
 def unstacked(infos: Mapping[str, Any], count: int) -> list[RowInfo]:
     """Split the stacked infos of `count` rows into the infos of each row.
 
-    Integers, floats and bools have become NumPy scalars by stacking. A value that is not an array
-    of rows, such as the log of a simulator, is copied to each row.
+    Stacking has converted integers, floats and bools to NumPy scalars. A value that is not an
+    array of rows, such as the log of a simulator, is copied to each row.
     """
     found = []
     for own in _unstacked(infos, count):

@@ -387,7 +387,7 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
 def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
     """Return a function that converts elements of an action space to values by name.
 
-    It raises SpecError for an element that does not conform.
+    The returned function raises SpecError for an element that does not conform.
     """
     write = elements.writer(space, "action")
     if isinstance(space, spaces.Dict | spaces.Tuple):

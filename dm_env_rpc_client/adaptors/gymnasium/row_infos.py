@@ -113,8 +113,8 @@ class StackedInfos(Infos):
         """Stack the infos that have the same keys as the first info, by one assignment per key.
 
         For 64 rows this takes half as long as one assignment for each row and key; see
-        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. It stacks nothing unless the
-        numbers of each key have one type and no row has several infos.
+        `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. The method stacks nothing
+        unless the numbers of each key have one type and no row has several infos.
 
         Returns:
           The stacked infos, and the remaining ones in their order.

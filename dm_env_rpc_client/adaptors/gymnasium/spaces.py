@@ -113,8 +113,8 @@ class Room:
 class ExactBox(spaces.Box):
     """A Box of integers that samples integers.
 
-    Gymnasium's Box samples floats and rounds them down. That misses large numbers, may exceed the
-    upper bound, and turns a sample without dimensions into a NumPy scalar, which the Box itself
+    Gymnasium's Box samples floats and rounds them down. Its samples miss large numbers and can
+    exceed the upper bound, and a sample without dimensions is a NumPy scalar, which the Box itself
     rejects as an element.
     """
 
@@ -127,7 +127,7 @@ class ExactBox(spaces.Box):
 class _Wide(spaces.Box):
     """A Box whose bounds are read-only views of one element each.
 
-    In elements, samples and equality it behaves like a Box.
+    In elements, samples and equality, the space behaves like a Box.
 
     Args:
       low: the lower bound of all elements.

@@ -184,7 +184,7 @@ def decode(text: str, where: str) -> Any:
 def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
     """Return a copy of a value, as `encode` would send it at the time of the call.
 
-    Environments may keep an info, or its arrays, and change them in a later step.
+    Environments can keep an info, or its arrays, and change them in a later step.
 
     Args:
       value: a value.
@@ -464,7 +464,8 @@ def _width(dtype: Any) -> int:
 def _fit_one_width(items: list[Any], width: int) -> bool:
     """Whether an array of texts takes little more memory than the texts that it contains.
 
-    Each element takes as much as the longest; wasteful arrays therefore stay arrays of objects.
+    Each element takes as much memory as the longest element. Wasteful arrays therefore stay arrays
+    of objects.
 
     Args:
       items: the items.

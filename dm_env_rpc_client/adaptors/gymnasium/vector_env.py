@@ -63,13 +63,13 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     server sends TERMINATED and truncated if it sends INTERRUPTED. `info["discount"]` is float64
     [N], with the mask `info["_discount"]`: a step that begins an episode has no discount.
 
-    For Gymnasium environments at the servers, spaces, flags, infos and frames are theirs, as with
-    `GymnasiumProxy`, and they receive seeds and options.
+    For Gymnasium environments at the servers, spaces, flags, infos and frames are those of the
+    environments, as with `GymnasiumProxy`, and the environments receive seeds and options.
 
-    `step` waits for all environments. With `send` and `recv` fast environments do not wait for
-    slow ones: `send` starts steps, `recv` returns them as their answers arrive.
+    `step` waits for all environments. With `send` and `recv`, fast environments do not wait for
+    slow environments: `send` starts steps, and `recv` returns their results as the answers arrive.
 
-    If environments fail, the answers of all others have been read.
+    If some environments fail, the answers of all other environments have been read.
 
     Args:
       address: one address, or several, over which the environments are distributed in turn. An

@@ -86,10 +86,10 @@ class PettingZooGame(Game):
     """A game that runs a `pettingzoo.ParallelEnv` for the agents of several connections.
 
     Every agent needs a client. A client selects its agent with the join setting `agent`, or plays
-    the first free one; with the join setting `infos` true, the agent's own observations are under
-    `OBSERVATION` and the JSON of its info under `EXTRAS`. A TimeStep has discount 0 if PettingZoo
-    calls the agent terminated, and 1 if it is only truncated. If an agent resets its own sequence,
-    the sequences of all agents end, truncated.
+    the first free agent. If the join setting `infos` is true, the agent's own observations are
+    under `OBSERVATION` and the JSON of its info is under `EXTRAS`. A TimeStep has discount 0 if
+    PettingZoo calls the agent terminated, and 1 if it is only truncated. If an agent resets its
+    own sequence, the sequences of all agents end, truncated.
 
     Args:
       env: the environment; `close` closes it.

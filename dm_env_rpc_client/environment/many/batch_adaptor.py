@@ -39,7 +39,7 @@ def is_batched(specs: dm_env_rpc_pb2.ActionObservationSpecs) -> bool:
 class BatchAdaptor(DmEnvAdaptor):
     """All rows of a batched world, stepped together. `DmEnvAdaptor` documents the arguments.
 
-    It also requests the step types and the errors of the rows.
+    The adaptor also requests the step types and the errors of the rows.
 
     Attributes:
       count: the number of rows.

@@ -298,7 +298,8 @@ class BatchWorlds(RowWorlds):
         """Return a context that records the rows of the worlds that fail in it.
 
         Afterwards, no row has a pending step in a world whose step was not sent or whose answer
-        was lost by an interrupt. A SpecError names the first row whose action does not conform.
+        was lost by an interrupt. A SpecError identifies the first row whose action does not
+        conform.
 
         Args:
           sent: the actions of worlds.
@@ -397,8 +398,8 @@ class BatchWorlds(RowWorlds):
     def _put_lost(self, all_rows: Rows, world: _World, timestep: dm_env.TimeStep) -> bool:
         """Store the TimeStep of a lost world, and return whether its rows restart immediately.
 
-        Running sequences end. Rows whose sequence had ended before begin the next one with this
-        step.
+        Running sequences end. Rows whose sequence had already ended begin the next sequence with
+        this step.
         """
         lost = [row for row, runs in zip(world.rows, world.is_running, strict=True) if runs]
         world.has_begun = False

@@ -247,7 +247,7 @@ class Players:
     def close(self) -> None:
         """Leave the world with all agents, and destroy it if it was created here.
 
-        Raises nothing; errors are logged. A second call does nothing.
+        The method logs errors instead of raising them. A second call does nothing.
         """
         if self._is_closed:
             return
@@ -281,7 +281,7 @@ class Players:
     def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
         """Prepare new Steps for agents whose wait to take part was refused, and return the agents.
 
-        A server may limit how long a Step waits for the others, which may act rarely.
+        A server can limit how long a Step waits for the other agents, which might act rarely.
         """
         refused = []
         for agent, pending in self._pending.items():

@@ -157,7 +157,7 @@ class EnvironmentPool:
     def send(self, actions: Mapping[int, Mapping[str, Any]]) -> None:
         """Step environments without waiting for the answers.
 
-        An environment in which no sequence is running begins one and ignores the action.
+        An environment without a running sequence begins a sequence and ignores the action.
 
         Args:
           actions: the action of each environment, by its index and by flat name.
@@ -257,7 +257,7 @@ class EnvironmentPool:
     ) -> None:
         """Begin a sequence in each of some environments.
 
-        Answers to earlier steps are waited for and dropped.
+        The method waits for the answers to earlier steps and discards them.
 
         Args:
           settings: the settings of the next sequence, by index.
@@ -306,8 +306,8 @@ class EnvironmentPool:
     def interrupted(self, error: BaseException, lost: Collection[int] = ()) -> None:
         """Make environments unusable if an interrupted call has lost their answers.
 
-        Lost answers were read, and not returned to the caller. Unread answers, and the answers of
-        arrived environments, can still be received.
+        An answer is lost if it was read but not returned to the caller. Unread answers, and the
+        answers of arrived environments, can still be received.
 
         Args:
           error: the error that interrupted the call; errors of this package are no interrupts.

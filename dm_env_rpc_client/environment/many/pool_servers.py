@@ -40,7 +40,7 @@ class ConnectionSelector:
 
     The caller numbers the connections. Each stays registered with the operating system, so that
     waiting again needs no registration. Connections on a shared socket cost nothing while they
-    have no answer, so that a thousand can be awaited.
+    have no answer, so that a thread can wait for a thousand connections.
 
     Attributes:
       watched: the connections, by number.
@@ -121,7 +121,7 @@ class ConnectionSelector:
     def _one_of(self, descriptor: int, wanted: Collection[int]) -> list[int]:
         """Return one connection of a readable descriptor, even though no connection has an answer.
 
-        Polling it reads the available bytes, such as a part of an answer.
+        Polling the connection reads the available bytes, such as a part of an answer.
         """
         sharing = self._sharing[descriptor]
         for number in sharing:

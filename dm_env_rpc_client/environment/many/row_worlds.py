@@ -63,7 +63,7 @@ class RowWorlds:
         """Step, receive or reset environments, and return the result that `results` reads.
 
         After an interrupt, worlds with lost answers become unusable, so that no later step follows
-        an unseen one.
+        an unseen step.
 
         Args:
           results: called with the result of `act`.

@@ -156,8 +156,8 @@ class Rows:
     def lend(self, ids: Array | None) -> dict[str, Array]:
         """Return observations for a caller.
 
-        Lent arrays belong to the caller, who may change them: they are neither written nor read
-        again here.
+        Lent arrays are owned by the caller, who can change them. This class neither writes nor
+        reads them again.
 
         Args:
           ids: the indices of environments; None for all.

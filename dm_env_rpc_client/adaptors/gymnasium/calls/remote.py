@@ -111,7 +111,7 @@ def may_be_called(worlds: AnyWorlds, name: str) -> bool:
 class RemoteNames:
     """The names of one remote Gymnasium environment that clients may call and set.
 
-    They are requested once, on first use.
+    The names are requested once, on first use.
 
     Args:
       connection: returns the connection joined to its world.

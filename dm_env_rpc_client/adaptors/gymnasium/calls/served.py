@@ -102,8 +102,8 @@ def _call(
 class OfVector(Callee):
     """The rows of a vector environment, which calls a method of all rows together.
 
-    If the environment has no `call`, as EnvPool, its own method is called, which returns a value
-    for each row, or one for all.
+    If the environment has no method `call`, as in EnvPool, its own method is called, which returns
+    one value per row, or one value for all rows.
     """
 
     environment: Any
