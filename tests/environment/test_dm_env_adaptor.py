@@ -385,7 +385,7 @@ def test_extensions_are_attributes_until_the_environment_is_closed(
     assert env.properties is extension
     env.close()
     assert env.properties is None
-    with pytest.raises(SpecError, match="extension name 'step' is taken"):
+    with pytest.raises(SpecError, match="extension name 'step' is already the name"):
         make(catch_server.address, extensions={"step": extension})
     assert catch_server.agent_count == 0
 

@@ -24,7 +24,7 @@ other type, or a value more than eight levels deep, is replaced by its `repr`. A
 contains itself is rejected.
 
 Further keys distinguish similar types, and older readers ignore them. The key `char` is the type
-code of a scalar, since int64 and long long have the same dtype; `order` is ">" for big-endian
+code of a scalar, since int64 and long long share a dtype name; `order` is ">" for big-endian
 numbers; and `as` is the dtype of an array of strings or of `bytes`. A NumPy string is written as a
 plain string for older readers. For readers that request exact types, it is an object with `$` set
 to `str` and the string as `value`.

@@ -121,7 +121,7 @@ def test_a_server_allows_nothing_by_default_and_listing_calls_nothing() -> None:
         ('{"rows": [2]}', "expected 'rows' to be a list of row numbers from 0 to 1"),
         ('{"rows": [true]}', "expected 'rows' to be a list of row numbers from 0 to 1"),
         ('{"args": {}}', "expected 'args' to be a list"),
-        ('{"kwargs": []}', "and kwargs an object"),
+        ('{"kwargs": []}', "and 'kwargs' to be a JSON object"),
     ],
 )
 def test_arguments_that_are_wrong_are_refused(text: str, match: str) -> None:

@@ -201,7 +201,7 @@ def test_seeds_are_settings_unless_told_otherwise(echo_environment_server: Serve
 def test_an_environment_without_settings_hears_of_no_seeds_and_refuses_options() -> None:
     with GymnasiumEnv(Echo()) as env:
         env.reset(seed=1, options={})
-        with pytest.raises(SpecError, match="takes no settings"):
+        with pytest.raises(SpecError, match="accepts no settings"):
             env.reset(options={"length": 3})
 
 
@@ -234,7 +234,7 @@ def test_rendering_shows_the_last_image() -> None:
             observation, _ = env.reset()
             board = np.repeat(observation["board"][..., None] * 255, 3, axis=2)
             np.testing.assert_array_equal(env.render(), board.astype(np.uint8))
-        with pytest.raises(SpecError, match=r"images: .*left\.rgb, right\.rgb"):
+        with pytest.raises(SpecError, match=r"image observations: .*left\.rgb, right\.rgb"):
             make_remote(address, render_observation="nothing")
         with pytest.warns(UserWarning, match="render_mode 'human' is not available"):
             env = make_remote(address, render_mode="human")

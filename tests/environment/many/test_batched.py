@@ -336,7 +336,10 @@ def test_a_subclass_may_have_steps_of_its_own(echoes: Echoes) -> None:
         ({"addresses": []}, "at least one"),
         ({"addresses": ["localhost:1", "localhost:2"], "num_envs": 1}, "at each address"),
         ({"addresses": "localhost:1", "num_envs": 0}, "num_envs must be an integer of at least 1"),
-        ({"create_world_settings": [{}]}, "create_world_settings are .* sequence of 2 mappings"),
+        (
+            {"create_world_settings": [{}]},
+            "create_world_settings must be .* sequence of 2 mappings",
+        ),
         ({"join_world_settings": lambda index: None}, "join_world_settings"),
     ],
 )
