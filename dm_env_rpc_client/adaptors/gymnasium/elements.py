@@ -331,8 +331,8 @@ def _check_keys(space: spaces.Dict, name: str) -> None:
         level = escaped(key)
         if level in keys:
             raise SpecError(
-                f"{name!r}: the keys {keys[level]!r} and {key!r} of a Dict space both have the "
-                f"name {level!r}; rename one of the keys"
+                f"{name!r}: the keys {keys[level]!r} and {key!r} of a Dict space have the "
+                f"same name, {level!r}; rename one of the keys"
             )
         keys[level] = key
 
