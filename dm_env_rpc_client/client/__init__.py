@@ -1,4 +1,4 @@
-"""Connections to servers: send requests and give each answer to the request it belongs to.
+"""Connections to servers, which send requests and match each answer with its request.
 
 The guide is `docs/how-to/connections.md`.
 """

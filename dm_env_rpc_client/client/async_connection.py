@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncConnection(BaseConnection):
-    """One stream to a server, for the coroutines of one event loop.
+    """A stream to a server, for the coroutines of one event loop.
 
     Any number of coroutines may have pending requests. Every answer is matched with its request,
     in whatever order they are awaited. Cancelling a wait for an answer makes the connection
@@ -122,7 +122,7 @@ class AsyncConnection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Send a request; wait only while pending requests are at their limit.
+        """Send a request, waiting only while pending requests are at their limit.
 
         Args:
           request: as for `send`, or already encoded.
@@ -164,7 +164,7 @@ class AsyncConnection(BaseConnection):
         return await self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: Callable[[bool, type[BaseException] | None], None]) -> None:
-        """Register a function to call if the connection is never closed.
+        """Register a function to be called if the connection is never closed.
 
         Args:
           end: called with False, in any thread, when the connection is garbage-collected; or with
@@ -177,7 +177,7 @@ class AsyncConnection(BaseConnection):
         self._finalizer = weakref.finalize(self, run)
 
     async def close(self) -> None:
-        """Close the connection; a second call does nothing.
+        """Close the connection. A second call does nothing.
 
         Pending requests fail with ConnectionClosedError. The server has up to a second to end
         the stream. Never raises.
@@ -202,14 +202,14 @@ class AsyncConnection(BaseConnection):
 
 @takes(ConnectOptions)
 async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> AsyncConnection:
-    """`connect` for asyncio; arguments and errors are the same."""
+    """Connect to a server with asyncio, with the arguments and errors of `connect`."""
     check_keywords(connect_async, connecting)
     options = ConnectOptions(**connecting)
     return await open_connection_async(options.endpoint(address), options)
 
 
 async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> AsyncConnection:
-    """`connect_async`, given an endpoint and options."""
+    """Connect as `connect_async` does, given an endpoint and options."""
     stream = await open_stream_async(endpoint, options.timeout, answer_memory)
     connection = AsyncConnection(
         stream, request_timeout=options.request_timeout, limits=options.limits
@@ -229,7 +229,7 @@ async def create_secure_async_channel_and_connect(
     *,
     timeout: float | None = None,
 ) -> AsyncConnection:
-    """`create_secure_channel_and_connect` for asyncio, with the signature of the reference package.
+    """Connect over a secure channel, with the signature of the reference package.
 
     Arguments and errors are the same. Unlike the reference's connection, this one is closed with
     `await connection.close()` or `async with`.

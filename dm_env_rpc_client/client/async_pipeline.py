@@ -1,11 +1,11 @@
-"""The pipeline for coroutines: requests and answers on one stream of one event loop.
+"""The pipeline for coroutines, with requests and answers on one stream of one event loop.
 
-The loop watches the socket even while no request is pending, so it notices an unrequested answer
-immediately. Its callback refers to the pipeline and not to the connection, so an unreferenced
-connection can be freed.
+The event loop watches the socket even while no request is pending, so it notices an unrequested
+answer immediately. The event loop's callback refers to the pipeline and not to the connection, so
+an unreferenced connection can be freed.
 
-Threads use the same kind of stream; here the loop drives it. The pipeline for threads is more
-complicated, because waiting threads take turns reading.
+The pipelines for threads and for coroutines use the same kind of stream, driven here by the event
+loop. The pipeline for threads is more complicated, because waiting threads take turns reading.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from dm_env_rpc_client.transports.streams import AsyncStream
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""Interval, in seconds, of the checks for a silent server while an answer is awaited."""
+"""The interval, in seconds, between checks for a silent server while an answer is awaited."""
 
 _AGAIN_SECONDS = 0.01
-"""Interval, in seconds, of polling a stream without an event to wait for, as while a recording is
-behind."""
+"""The interval, in seconds, for polling a stream that has no event to wait for, such as while a
+recording is behind."""
 
 
 class AsyncPipeline:
-    """A client's stream, for requests and their answers.
+    """The requests and answers of a client's stream.
 
     Args:
       stream: an open stream, which the pipeline closes.
@@ -72,7 +72,7 @@ class AsyncPipeline:
 
     @property
     def poisoned_by(self) -> BaseException | None:
-        """The first error that made the stream unusable; None while it is usable."""
+        """The first error that made the stream unusable, or None while it is usable."""
         return self._pipeline.poisoned_by
 
     def __len__(self) -> int:
@@ -80,14 +80,14 @@ class AsyncPipeline:
         return len(self._pipeline)
 
     def begin(self) -> None:
-        """Start reading; called in the event loop."""
+        """Start reading. Call this in the event loop."""
         if self._loop is None and not self._is_closed:
             self._loop = asyncio.get_running_loop()
             # The descriptor does not show bytes that were received with the greeting.
             self._soon = self._loop.call_soon(self._on_ready)
 
     async def start(self, pending: Pending, timeout: float | None) -> None:
-        """Send a request; wait only while pending requests are at their limit.
+        """Send a request, waiting only while pending requests are at their limit.
 
         Args:
           pending: the request.
@@ -171,7 +171,7 @@ class AsyncPipeline:
         await self._stream.closed()
 
     def forget(self) -> None:
-        """End the stream of an unreferenced connection; any thread may call it."""
+        """End the stream of an unreferenced connection. Any thread can call this method."""
         loop = self._loop
         if self._is_closed or os.getpid() != self._pid:
             return
@@ -184,11 +184,11 @@ class AsyncPipeline:
 
     @property
     def is_own(self) -> bool:
-        """Whether the stream belongs to this process, and not to the one that forked it."""
+        """Whether this process, and not the process that forked it, owns the stream."""
         return os.getpid() == self._pid and not self._is_closed
 
     def end_at_exit(self) -> None:
-        """End the stream when its event loop no longer runs, as at the interpreter's exit."""
+        """End the stream when its event loop no longer runs, such as at interpreter exit."""
         if self._loop is not None and self._loop.is_running():
             self.forget()  # In a thread that still runs.
             return
@@ -198,7 +198,7 @@ class AsyncPipeline:
             pass  # The loop of a grpc.aio.Channel is closed.
 
     def after_fork_in_child(self) -> None:
-        """Fail everything in a forked child; the parent owns the stream and notices nothing."""
+        """Fail all requests in a forked child, leaving the parent's stream unaffected."""
         parent, self._pid = self._pid, os.getpid()
         self._is_closed = True
         # First: the selector is shared with the parent, and a socket closed here is not in it.
@@ -216,7 +216,7 @@ class AsyncPipeline:
             self.after_fork_in_child()
 
     def _on_ready(self) -> None:
-        """Receive the available bytes, or part of them, and match answers with requests."""
+        """Receive some or all of the available bytes, and match answers with requests."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -252,7 +252,7 @@ class AsyncPipeline:
             self._soon = self._later(_AGAIN_SECONDS, self._on_ready)
 
     def _watch(self, events: int) -> None:
-        """Make the loop watch the descriptor for exactly these events."""
+        """Make the event loop watch the descriptor for exactly the given events."""
         changed = events ^ self._events
         loop = self._loop
         if not changed or loop is None or loop.is_closed():
@@ -286,7 +286,7 @@ class AsyncPipeline:
             self._on_ready()
 
     def _ended(self, error: DmEnvRpcClientError) -> None:
-        """Continue the stream if possible; otherwise poison the pipeline."""
+        """Continue the stream if possible, or else poison the pipeline."""
         self._watch(0)
         again = self._stream.opening_again()
         if self._over is not None:
@@ -319,7 +319,7 @@ class AsyncPipeline:
         self._on_ready()
 
     async def _wait_for_room(self, pending: Pending) -> None:
-        """Return when `pending` may be pushed or is done; first come, first served."""
+        """Wait until `pending` can be pushed or is done, in first-come, first-served order."""
         is_woken = False
         while pending.outcome is None and (
             (self._line and not is_woken) or not self._pipeline.has_room(pending.size)
@@ -336,7 +336,7 @@ class AsyncPipeline:
             is_woken = True
 
     def _admit_next(self) -> None:
-        """Wake the first request in line, which wakes the next after it was pushed."""
+        """Wake the first request in line, which wakes the next one after being pushed."""
         while self._line and self._pipeline.has_room(0):
             # First come, first served: actions keep the order in which they were sent.
             turn = self._line.popleft()

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 CLOSE_SECONDS = 1.0
-"""Time limit, in seconds, for the server to end a stream that was closed."""
+"""The time limit, in seconds, for the server to end a stream that the client has closed."""
 
 
 def checked_timeout(
     channel: object, request_timeout: float | None, limits: Limits | None
 ) -> float | None:
-    """Check the arguments of a connection, before its stream begins.
+    """Check the arguments of a connection before its stream begins.
 
     Args:
       channel: as for `Connection`.
@@ -55,7 +55,7 @@ class Requests(Protocol):
 
     @property
     def poisoned_by(self) -> BaseException | None:
-        """The first error that made the stream unusable; None while it is usable."""
+        """The first error that made the stream unusable, or None while it is usable."""
 
     def __len__(self) -> int:
         """The number of pending requests."""
@@ -75,7 +75,7 @@ class BaseConnection(abc.ABC):
     """The finalizer, which ends an unclosed connection."""
 
     _tap: Tap | None = None
-    """The recorder of the connection, which writes everything before `close` returns."""
+    """The recorder of the connection, which finishes writing before `close` returns."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class BaseConnection(abc.ABC):
 
     @property
     def address(self) -> str:
-        """The server's address, as error messages name it."""
+        """The server's address, as shown in error messages."""
         return self._pipeline.address
 
     @property
     def limits(self) -> Limits | None:
-        """Limits for an answer; None for the defaults."""
+        """The limits for decoding an answer, or None for the defaults."""
         return self._limits
 
     @property
@@ -105,17 +105,17 @@ class BaseConnection(abc.ABC):
 
     @property
     def lifecycle(self) -> Lifecycle:
-        """The state of the connection as of the last answer; read-only."""
+        """The read-only state of the connection as of the last answer."""
         return self._lifecycle
 
     @property
     def in_flight(self) -> int:
-        """The number of pending requests: sent, without an answer yet."""
+        """The number of pending requests, which have been sent but not answered yet."""
         return len(self._pipeline)
 
     @property
     def poisoned_by(self) -> BaseException | None:
-        """The first error that made the connection unusable; None while it is usable."""
+        """The first error that made the connection unusable, or None while it is usable."""
         return self._pipeline.poisoned_by
 
     @abc.abstractmethod
@@ -131,7 +131,7 @@ class BaseConnection(abc.ABC):
         """
 
     def release(self, error: BaseException) -> None:
-        """End a connection after an error interrupted its use, without waiting.
+        """End a connection without waiting, after an error interrupted its use.
 
         Args:
           error: the error, with which pending and later requests fail.
@@ -141,7 +141,7 @@ class BaseConnection(abc.ABC):
         self._finalizer.detach()
 
     def _finish(self) -> None:
-        """Tell the server that no more requests follow; none may be started after this.
+        """Tell the server that no more requests follow. Do not start requests after this call.
 
         Closing the connection then costs no round trip after the last answer. The asyncio
         pipeline does this when it is closed.

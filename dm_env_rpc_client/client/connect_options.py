@@ -1,4 +1,4 @@
-"""Connection options as one value."""
+"""Connection options, combined into one value."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 Record: TypeAlias = Union[str, "os.PathLike[str]", "Recorder"]
-"""A file to record to, or a recorder."""
+"""The path of a file to record to, or a recorder."""
 
 
 class DefaultSeconds(float):
-    """A default timeout."""
+    """A default timeout, in seconds."""
 
 
 CONNECT_SECONDS = DefaultSeconds(10.0)
-"""Default time limit for connecting, in seconds; a launched server has longer."""
+"""The default time limit for connecting, in seconds. A launched server gets more time."""
 
 
 class LaunchedKeywords(ReachKeywords, total=False):
@@ -35,7 +35,9 @@ class LaunchedKeywords(ReachKeywords, total=False):
 
 
 class ConnectKeywords(LaunchedKeywords, total=False):
-    """The keyword arguments of `connect`: the fields of `ConnectOptions`, with their types."""
+    """The keyword arguments of `connect`, which are the fields of `ConnectOptions` with their
+    types.
+    """
 
     timeout: float | None
     request_timeout: float | None
@@ -44,7 +46,7 @@ class ConnectKeywords(LaunchedKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectOptions(ReachOptions):
-    """Connection options: the arguments of `connect` except the address.
+    """Connection options, which are the arguments of `connect` except the address.
 
     Validated on creation; `endpoint` validates whatever depends on the address.
 
@@ -69,7 +71,7 @@ class ConnectOptions(ReachOptions):
 
     @property
     def of_launched(self) -> LaunchedKeywords:
-        """Connection options for probing a launched server, without recording."""
+        """These options without recording, for probing a launched server."""
         return {**self.reaching, "limits": self.limits}
 
     @functools.cached_property
@@ -86,7 +88,7 @@ class ConnectOptions(ReachOptions):
         return recorder_of(self.record)
 
     def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint of a server, with these options.
+        """Return the endpoint of a server with these connection options.
 
         Args:
           address: the server's address.
@@ -103,7 +105,7 @@ class ConnectOptions(ReachOptions):
 
 
 def check_limits(limits: Limits | None) -> None:
-    """Raise SpecError unless these are Limits, or None for the defaults."""
+    """Raise SpecError unless the argument is a Limits, or None for the defaults."""
     arguments.instance("limits", limits, Limits, "a Limits", none="None for the defaults")
 
 

@@ -1,4 +1,4 @@
-"""The opener of connections for threads.
+"""Functions that open connections for threads.
 
 with dm_env_rpc_client.connect("localhost:50051") as connection:
     response = connection.send(dm_env_rpc_pb2.CreateWorldRequest())
@@ -89,14 +89,14 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
 
 
 def open_connection(endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """`connect`, given an endpoint and options."""
+    """Connect as `connect` does, given an endpoint and options."""
     return connect_with(None, endpoint, options)[0]
 
 
 def connect_with(
     first: envelopes.Request | None, endpoint: Endpoint, options: ConnectOptions
 ) -> tuple[Connection, Pending | None]:
-    """`open_connection`, with a first request that need not wait for the server's greeting.
+    """Open a connection with a first request, sent without waiting for the server's greeting.
 
     Returns:
       The connection, and the pending first request for its `wait`, if there is one.
@@ -110,7 +110,7 @@ def connect_with(
 
 
 def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """Return a connection on a stream to an endpoint, with support for `reopen`."""
+    """Return a connection that uses a stream to an endpoint and supports `reopen`."""
     connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
     connection._reopen = functools.partial(open_again, endpoint, options)
     connection._tap = endpoint.tap
@@ -118,7 +118,7 @@ def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -
 
 
 def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
-    """Open another connection to the server of an earlier one."""
+    """Open another connection to the server of an existing connection."""
     return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
 
 
@@ -128,7 +128,7 @@ def create_secure_channel_and_connect(
     timeout: float | None = None,
     metadata: Metadata | None = None,
 ) -> Connection:
-    """`connect` over a secure channel, with the signature of the reference package.
+    """Connect over a secure channel, with the signature of the reference package.
 
     Args:
       server_address: `host:port`, `unix:path` or another gRPC target.

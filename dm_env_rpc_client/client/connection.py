@@ -1,14 +1,15 @@
-"""The connection for threads: requests and answers on one stream, shared by any number of threads.
+"""The connection for threads: requests and answers on a stream shared by any number of threads.
 
-There is no reader thread. One of the waiting threads leads: it reads, matches each answer with its
-request, and once it has its own answer it wakes a sleeping thread, which then leads. So a single
-thread that sends and waits reads its own answer, without a hand-over between threads. `result()` of
-a future reads in the same way. A separate thread (`futures.py`) reads only for futures that are
-awaited by other means, while no other thread reads.
+A connection has no reader thread. One of the waiting threads leads: it reads and matches each
+answer with its request. Once the leading thread has its own answer, it wakes a sleeping thread,
+which then leads. Therefore a single thread that sends and waits reads its own answer, without a
+hand-over between threads. The `result()` method of a future reads in the same way as a waiting
+thread. A separate thread (`futures.py`) reads only while no other thread does, for futures that
+are awaited without `result()`.
 
-Locks are plain `threading.Lock`s in `with` statements: a KeyboardInterrupt cannot leave them
-locked, unlike a Condition and everything built on it. An interrupt between the writing of a request
-and its outcome poisons the connection.
+The locks of a connection are plain `threading.Lock`s in `with` statements, which a
+KeyboardInterrupt cannot leave locked, unlike a Condition and everything built on one. An interrupt
+between writing a request and receiving its outcome poisons the connection.
 """
 
 from __future__ import annotations
@@ -53,24 +54,26 @@ _log = logging.getLogger(__name__)
 
 _THREAD_END_SECONDS = 0.5
 _LOOK_SECONDS = 1.0
-"""Interval, in seconds, at which a sleeping thread checks whether the connection was poisoned."""
+"""The interval, in seconds, at which a sleeping thread checks whether the connection was
+poisoned."""
 
 _SEND_SECONDS = 0.02
-"""Interval, in seconds, at which a sending thread checks whether the reading thread has stopped."""
+"""The interval, in seconds, at which a sending thread checks whether the reading thread has
+stopped."""
 
 Reopen: TypeAlias = "Callable[[float | None], Connection]"
-"""Opens another connection to the same server; takes a timeout in seconds."""
+"""A function that opens another connection to the same server, given a timeout in seconds."""
 
 EndUnclosed: TypeAlias = "Callable[[Connection | None, Remains, Reopen], None]"
 """A function that ends an unclosed connection.
 
-It is called when the connection was garbage-collected, with None, in any thread; or at the exit of
-the interpreter, with the connection. It must not refer to the connection.
+The function is called with None, in any thread, after the connection was garbage-collected, or
+with the connection at interpreter exit. The function must not refer to the connection.
 """
 
 
 class Connection(BaseConnection):
-    """One stream to a server: at most one agent of one world at a time.
+    """One stream to a server, which joins at most one world at a time, as one agent.
 
     Any number of threads may use a connection, with any number of pending requests; every
     answer is matched with its request. Coroutines may await
@@ -199,7 +202,7 @@ class Connection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Send a request; the caller waits for the answer with `wait`, in the same thread.
+        """Send a request, whose answer the caller awaits with `wait` in the same thread.
 
         Cheaper than `submit`, which creates a future.
 
@@ -220,7 +223,7 @@ class Connection(BaseConnection):
         return pending
 
     def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
-        """Register a request that was sent when the stream was opened; otherwise as `start`."""
+        """Register a request as `start` does, if it was sent when the stream was opened."""
         pending = self._pending(request, None, timeout)
         self._pipeline.push((pending,))
         return pending
@@ -249,7 +252,7 @@ class Connection(BaseConnection):
         return pendings
 
     def _finish(self) -> None:
-        """Tell the server that no more requests follow; none may be started after this.
+        """Tell the server that no more requests follow. Do not start requests after this call.
 
         Closing the connection then costs no round trip after the last answer.
         """
@@ -288,7 +291,7 @@ class Connection(BaseConnection):
         return result
 
     def _call(self, pending: Pending) -> Any:
-        """Send a request and wait for its answer: `start` and `wait`, for steps.
+        """Send a step request and wait for its answer, combining `start` and `wait`.
 
         If nothing else is in flight, the transport sends the request and receives the answer in
         one call. Unusual cases fall back to `start` and `wait` at any point. An error other than
@@ -373,7 +376,7 @@ class Connection(BaseConnection):
         return self._stream.has_unread()
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Return the socket shared with other connections, and this connection's number on it.
+        """Return the socket shared with other connections and this connection's number on it.
 
         The socket reports which connections have something to read, so that they need not be
         polled one by one; see `SharedSocket`. None if the connection has its own socket.
@@ -382,7 +385,7 @@ class Connection(BaseConnection):
         return self._stream.shared_socket()
 
     def fileno(self) -> int:
-        """Return a file descriptor that is readable when `has_unread` may have become true.
+        """Return a file descriptor that becomes readable when `has_unread` might have become true.
 
         For waiting on several connections at once, with `selectors`, if `has_unread` is false
         for all of them. -1 if the connection was closed on this side.
@@ -420,7 +423,7 @@ class Connection(BaseConnection):
         self._finalizer = weakref.finalize(self, run)
 
     def close(self) -> None:
-        """Close the connection; a second call does nothing.
+        """Close the connection. A second call does nothing.
 
         Pending requests fail with ConnectionClosedError. The server has up to a second to end
         the stream. Never raises.
@@ -474,7 +477,7 @@ class Connection(BaseConnection):
     # The threads that share the connection.
 
     def _send(self, *pendings: Pending) -> None:
-        """Write requests together; block while pending requests are at their limit.
+        """Write requests together, blocking while pending requests are at their limit.
 
         Raises:
           ConnectionClosedError, ConnectionLostError: the stream is unusable.
@@ -524,7 +527,7 @@ class Connection(BaseConnection):
             raise
 
     def _send_rest(self, pending: Pending) -> None:
-        """Read while the server has not received all of a request; otherwise both could wait."""
+        """Read until the server has received all of a request, which prevents a deadlock."""
         while self._stream.has_unsent() and pending.outcome is None:
             if self._lead(pending, pending.deadline, until_sent=True):
                 self._wake_sleeper()
@@ -534,7 +537,7 @@ class Connection(BaseConnection):
                 self._stream.send_rest(_SEND_SECONDS)
 
     def _wait_for_future(self, pending: Pending, timeout: float | None) -> None:
-        """Return when the outcome is known, or after `timeout` seconds.
+        """Wait until the outcome is known, for at most `timeout` seconds.
 
         A missed deadline poisons the connection, as in `wait`; an interrupted wait does so only
         if this thread was reading.
@@ -550,7 +553,7 @@ class Connection(BaseConnection):
             self._fail_late(pending)
 
     def _await(self, pending: Pending, deadline: float | None) -> None:
-        """Return when `pending` is done or the deadline has passed."""
+        """Wait until `pending` is done or the deadline has passed."""
         if pending.outcome is not None or self._lead(pending, deadline):
             if self._sleepers:
                 self._wake_sleeper()
@@ -582,7 +585,7 @@ class Connection(BaseConnection):
             self._wake_sleeper()
 
     def _read_in_turn(self, until: float) -> bool:
-        """Read an answer, unless another thread reads or waits; see `FuturesThread`."""
+        """Read an answer, unless another thread is reading or waiting; see `FuturesThread`."""
         wake = self._futures.wake
         is_turn = self._sleepers.add(wake)
         oldest = self._pipeline.oldest
@@ -593,7 +596,7 @@ class Connection(BaseConnection):
         return True
 
     def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
-        """Read until `pending` is done, sent or late; return False if another thread reads."""
+        """Read until `pending` is done, sent or late, or return False if another thread reads."""
         me = threading.get_ident()
         # `interpret` runs in the reading thread and may itself wait: a reward computed by an
         # adaptor may read a property.
@@ -681,7 +684,7 @@ class Connection(BaseConnection):
             self._after_fork_in_child()
 
     def _after_fork_in_child(self) -> None:
-        """Fail everything in a forked child; the parent owns the stream and notices nothing."""
+        """Fail all requests in a forked child, leaving the parent's stream unaffected."""
         parent = self._pid
         self._make_locks()
         self._is_closed = True

@@ -17,7 +17,7 @@ from dm_env_rpc_client.transports.opening import StreamGroup
 
 
 class ConnectionGroup:
-    """Connections to a server, each one stream, on as few sockets as the server allows.
+    """Connections to a server, each with its own stream, on as few sockets as the server allows.
 
     Over grpcio each connection has its own socket.
 
@@ -37,13 +37,13 @@ class ConnectionGroup:
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
     def open(self) -> Connection:
-        """Open another connection; raises like `connect`. Any thread may call this."""
+        """Open another connection, raising the errors of `connect`. Any thread can call this."""
         return self.open_with(None)[0]
 
     def open_with(
         self, first: envelopes.Request | None, first_timeout: float | None = None
     ) -> tuple[Connection, Pending | None]:
-        """`open` with a first request and a timeout for its answer; see `connect_with`."""
+        """Open a connection with a first request and an answer timeout; see `connect_with`."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_usable:
@@ -64,7 +64,7 @@ class ConnectionGroup:
             self._spare = connection
 
     def close(self) -> None:
-        """Close the spare connection, if there is one; others stay open."""
+        """Close the spare connection, if any, leaving other connections open."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
@@ -80,9 +80,9 @@ class ConnectionGroup:
             self.uncork()
 
     def cork(self) -> None:
-        """Begin `together`; `uncork` follows even if this fails."""
+        """Begin buffering for `together`, which calls `uncork` even if this method fails."""
         self._streams.cork()
 
     def uncork(self) -> None:
-        """End `together` and send the buffered requests."""
+        """End buffering for `together` and send the buffered requests."""
         self._streams.uncork()

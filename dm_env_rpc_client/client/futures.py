@@ -1,4 +1,4 @@
-"""The future of a request, which reads answers itself, and the thread that completes futures."""
+"""The future of a request, which can read answers itself, and a thread that completes futures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dm_env_rpc_client.system.locks import make_rlock
 _log = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 1.0
-"""Time, in seconds, that the thread of the futures waits for more of them."""
+"""The time, in seconds, that the futures thread waits for another future before it ends."""
 
 _LOOK_SECONDS = 1.0
-"""Interval, in seconds, at which the thread checks its futures, even if nothing is read."""
+"""The interval, in seconds, at which the thread checks its futures even if nothing is read."""
 
 
 class RequestFuture(concurrent.futures.Future[Any]):
@@ -62,21 +62,21 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return self.pending.error
 
     def done(self) -> bool:
-        """Whether the outcome is known; reads the answers that have arrived."""
+        """Read the answers that have arrived, and return whether the outcome is known."""
         if self.pending.outcome is None:
             self._wait(self.pending, 0.0)
         return self.pending.outcome is not None
 
     def running(self) -> bool:
-        """Whether the outcome is not known yet."""
+        """Return whether the outcome is still unknown."""
         return not self.done()
 
     def cancel(self) -> bool:
-        """Return False: the request was written."""
+        """Return False, because a written request cannot be cancelled."""
         return False
 
     def cancelled(self) -> bool:
-        """Return False."""
+        """Return False, because a request is never cancelled."""
         return False
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Any]], object]) -> None:
@@ -99,7 +99,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return f"<{type(self).__name__} for {self.pending.field}: {state}{raised}>"
 
     def complete(self) -> None:
-        """Deliver the outcome of the request to its waiter; a second call does nothing."""
+        """Deliver the outcome of the request to its waiter. A second call does nothing."""
         assert self.pending.outcome is not None, "the request is still pending"
         result, error = self.pending.outcome
         try:
@@ -111,7 +111,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
             pass
 
     def after_fork_in_child(self) -> None:
-        """Leave callbacks and waiting threads to the parent; complete the child's futures."""
+        """Complete the futures of a forked child, leaving callbacks and waiters to the parent."""
         super().__init__()  # A thread of the parent may have held the lock.
         self.complete()
 
@@ -193,7 +193,7 @@ class FuturesThread:
         callback: Callable[[concurrent.futures.Future[Any]], object],
         future: concurrent.futures.Future[Any],
     ) -> None:
-        """Call a callback; its exceptions end neither the thread nor other callbacks."""
+        """Call a callback and log its exceptions, so that other callbacks still run."""
         try:
             callback(future)
         except BaseException:
@@ -213,7 +213,7 @@ class FuturesThread:
             thread.join(timeout)
 
     def after_fork_in_child(self, fail: Callable[[Pending], None]) -> None:
-        """Fail and complete the futures; there is no thread here.
+        """Fail and complete the futures in a forked child, where the thread does not exist.
 
         Args:
           fail: fails a request, unless it has an outcome.
@@ -246,7 +246,7 @@ class FuturesThread:
                         return
 
     def _reads(self) -> bool:
-        """Read an answer, if a future waits for one and it is this thread's turn."""
+        """Read an answer if a future is waiting and it is this thread's turn to read."""
         read = self._read() if self._futures and self._answered.empty() else None
         try:
             return read is not None and read(self._look_at)

@@ -1,4 +1,4 @@
-"""The readiness check of a server: a request without side effects."""
+"""A readiness check of a server, which sends a request without side effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fates of servers launched by this process, for the errors of connections to them."""
+"""How servers launched by this process ended, for the errors of lost connections to them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _MAY_HAVE_ENDED = (None, "UNAVAILABLE", "CANCELLED", "UNKNOWN")
 
 
 class WatchedServer(Protocol):
-    """A server whose process is known."""
+    """A launched server whose process is known."""
 
     def end(self) -> LaunchError | None:
-        """Wait briefly for the server to end; return how it ended, or None if it still runs."""
+        """Wait briefly for the server, and return how it ended, or None if it still runs."""
 
 
 _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDictionary()
 
 
 def watch(address: str, server: WatchedServer) -> None:
-    """Add the fate of the server at an address to the errors of lost connections."""
+    """Explain in the errors of lost connections how the server at an address ended."""
     _servers[address] = server
 
 
 def unwatch(address: str, server: WatchedServer) -> None:
-    """End `watch`, unless another server was launched at the address meanwhile."""
+    """End `watch`, unless another server has since been launched at the address."""
     if _servers.get(address) is server:
         del _servers[address]
 
 
 def watched(address: str, cause: BaseException) -> WatchedServer | None:
-    """Return the launched server whose end may explain a lost connection; None for none.
+    """Return the launched server whose end might explain a lost connection, or None.
 
     Args:
       address: the address of the connection.

@@ -1,7 +1,7 @@
-"""The remains of an unclosed connection: its stream, for its finalizer.
+"""What remains of an unclosed connection: the stream that its finalizer ends.
 
-A finalizer must not refer to the pipeline: the pipeline may hold an error, whose traceback holds
-frames with the connection, which its own finalizer would then keep alive.
+A finalizer must not refer to the pipeline. The pipeline can hold an error whose traceback refers
+to the connection, so the finalizer would keep its own connection alive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dm_env_rpc_client.transports.streams import Stream
 
 
 class Remains:
-    """The stream of a pipeline.
+    """The stream of a pipeline, kept for the finalizer.
 
     Args:
       stream: the stream.
@@ -31,11 +31,11 @@ class Remains:
 
     @property
     def is_own(self) -> bool:
-        """Whether the stream belongs to this process, and not to the one that forked it."""
+        """Whether this process, and not the process that forked it, owns the stream."""
         return os.getpid() == self._pid
 
     def abort(self) -> None:
-        """End the stream at once, except in a forked child."""
+        """End the stream immediately, except in a forked child."""
         if self.is_own:
             self._wake()
             self._stream.abort()

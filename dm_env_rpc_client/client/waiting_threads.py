@@ -1,4 +1,4 @@
-"""The sleeping threads of a connection: each wakes for its answer or for its turn to read."""
+"""The sleeping threads of a connection, each woken for its answer or for its turn to read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Wake: TypeAlias = Callable[[], None]
 
 
 class Sleepers(dict[Wake, None]):
-    """The wake-up calls of the threads, in the order of their arrival.
+    """The wake-up functions of waiting threads, in order of arrival.
 
     No lock is needed, since each use is a single operation of the dictionary. A thread adds itself
     and then tries to read; a thread that stops reading wakes another. So no wake-up is lost.
@@ -24,12 +24,12 @@ class Sleepers(dict[Wake, None]):
         self._of_futures = of_futures
 
     def add(self, wake: Wake) -> bool:
-        """Add a thread; return whether it is the only one."""
+        """Add a thread, and return whether it is the only waiting thread."""
         self[wake] = None
         return len(self) == 1
 
     def wake_one(self) -> None:
-        """Wake one thread, which reads unless another already does."""
+        """Wake one thread, which reads unless another thread is already reading."""
         for wake in list(self):
             if wake is not self._of_futures:
                 wake()

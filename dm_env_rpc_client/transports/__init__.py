@@ -1,8 +1,8 @@
-"""Transports: ordered streams of whole messages between processes, over HTTP/2 or grpcio.
+"""Transports, which carry ordered streams of whole messages over HTTP/2 or grpcio.
 
-A transport does not interpret messages. `http2/` is this package's own transport, whose socket is
-read by the waiting thread; `grpc/` is grpcio. `docs/explanations/performance.md` compares their
-speed.
+A transport does not interpret messages. The subpackage `http2/` is this package's own transport,
+in which the waiting thread reads the socket. The subpackage `grpc/` is a transport over grpcio.
+`docs/explanations/performance.md` compares the speed of both transports.
 """
 
 # This is the only room that imports grpc or socket (with the exceptions that

@@ -1,4 +1,4 @@
-"""The server and the connection options: arguments of `connect` and `make` as one value."""
+"""The server's address and connection options, combined into one value."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Tap(Protocol):
         """Return a stream that behaves like `stream` and records its messages."""
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """`recorded` for an event loop."""
+        """Return an event loop's stream that behaves like `stream` and records its messages."""
 
     def settle(self) -> None:
-        """Return when the file contains all recorded messages. Never raises."""
+        """Wait until the file contains all recorded messages. Never raises."""
 
 
 class ReachKeywords(TypedDict, total=False):
@@ -88,7 +88,7 @@ class ReachOptions:
 
     @property
     def reaching(self) -> ReachKeywords:
-        """These fields alone, as keyword arguments."""
+        """The fields of `ReachOptions` alone, as keyword arguments."""
         names = ReachKeywords.__annotations__
         return cast("ReachKeywords", {name: getattr(self, name) for name in names})
 
@@ -126,7 +126,7 @@ class Endpoint(ReachOptions):
         object.__setattr__(self, "token", None)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
-        """Return a copy with further metadata, except for keys that already exist."""
+        """Return a copy with additional metadata, except for keys that already exist."""
         own = self.metadata or ()
         keys = {key for key, _ in own}
         new = [pair for pair in added if pair[0] not in keys]

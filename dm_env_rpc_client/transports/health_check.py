@@ -1,4 +1,4 @@
-"""Health checks of any gRPC server, like those of load balancers and orchestrators."""
+"""Health checks of any gRPC server, as made by load balancers and orchestrators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dm_env_rpc_client.transports.services import CHECK, STATUSES
 SERVING = "SERVING"
 
 UNIMPLEMENTED = "UNIMPLEMENTED"
-"""The server has no health service."""
+"""An error for a server that has no health service."""
 
 _LEAST_SECONDS = 0.1
 
@@ -36,7 +36,7 @@ class Answered(NamedTuple):
 
 
 def check_health(endpoint: Endpoint, service: str, timeout: float) -> Answered:
-    """Ask a server for the health of one of its services.
+    """Query the health of one of a server's services.
 
     Args:
       endpoint: the server and how to connect to it.

@@ -1,4 +1,4 @@
-"""Chooses the transport of a server and opens its listener."""
+"""The choice of a server's transport, and the opening of its listener."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_listener(
 
 
 def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:
-    """Return why a server cannot use the transport "http2"; "" if it can."""
+    """Return why a server cannot use the transport "http2", or an empty string if it can."""
     if not hasattr(select, "epoll"):
         return f"takes {why_no_epoll()}"
     if not (credentials is None or isinstance(credentials, ssl.SSLContext | Tls)):

@@ -1,4 +1,4 @@
-"""Chooses the transport for an endpoint and opens a stream."""
+"""The choice of a transport for an endpoint, and the opening of a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dm_env_rpc_client.transports.net.sockets import IN_LOOP, Waits
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 _AGAIN_SECONDS = 5.0
-"""Time limit, in seconds, for reconnecting a stream that the server has not processed."""
+"""The time limit, in seconds, for reconnecting a stream that the server has not processed."""
 
 
 def open_stream(
@@ -64,7 +64,7 @@ def _open_stream(
 async def open_stream_async(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate = plain_memory
 ) -> AsyncStream:
-    """`open_stream` for an event loop."""
+    """Open a stream as `open_stream` does, for an event loop."""
     stream = await _open_stream_async(endpoint, timeout, allocate)
     if endpoint.tap is None:
         return stream
@@ -93,7 +93,7 @@ async def _open_stream_async(
 
 
 class StreamGroup:
-    """Streams to one server, on as few connections as it allows; for one thread at a time.
+    """Streams to one server, on as few connections as it allows, for one thread at a time.
 
     Args:
       endpoint: the server and how to connect to it.
@@ -109,11 +109,11 @@ class StreamGroup:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the transport supports several streams on a connection."""
+        """Whether the transport supports multiple streams on one connection."""
         return _uses_http2(self._endpoint)
 
     def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
-        """Open another stream, if that is possible.
+        """Open another stream, if the transport and the server permit.
 
         Arguments and errors are those of `open_stream`.
         """
@@ -133,7 +133,7 @@ class StreamGroup:
         return Http2Stream(connection, None, self._again, first)
 
     def cork(self) -> None:
-        """Hold back one thread's writes on several streams until `uncork`."""
+        """Hold back one thread's writes on all streams until `uncork`."""
         for connection in self._connections:
             connection.cork()
 
@@ -177,7 +177,7 @@ def _uses_http2(endpoint: Endpoint) -> bool:
 
 
 def grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
-    """Return the credentials of an endpoint for grpcio; SpecError if it does not support them."""
+    """Return the credentials of an endpoint for grpcio, or raise SpecError if unsupported."""
     if isinstance(endpoint.credentials, Tls):
         return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):

@@ -1,7 +1,8 @@
-"""A transport's part of a server: a listener, which opens a stream for each call of a client.
+"""A transport's part of a server: a listener that opens a stream for each call of a client.
 
-The counterpart of `streams.py`. A listener moves bytes and does not interpret worlds or messages.
-A client may have several streams on one connection, which do not wait for each other.
+This module is the server's counterpart of `streams.py`. A listener moves bytes and does not
+interpret worlds or messages. A client can have several streams on one connection, and the streams
+do not wait for each other.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class StreamStatusError(Exception):
 
 
 def full_error(max_streams: int) -> StreamStatusError:
-    """Return the status of a stream beyond the limit."""
+    """Return the status error for a stream that exceeds the limit."""
     return StreamStatusError(
         "RESOURCE_EXHAUSTED", f"the server has reached its limit of {max_streams} streams"
     )
@@ -55,16 +56,17 @@ class Peer:
 
 
 class ServerStream(Protocol):
-    """The server's end of one stream. The listener calls it from one thread at a time."""
+    """The server's end of one stream, called by the listener from one thread at a time."""
 
     may_wait: bool
-    """Whether the next answer may wait for other streams and so needs its own thread."""
+    """Whether the next answer might wait for other streams and therefore needs its own thread."""
 
     owner: Owner | None = None
-    """The owner that calls `answer` and `close`; None for any thread. An answer may change it."""
+    """The owner that calls `answer` and `close`, or None if any thread can call them. An answer
+    can change the owner."""
 
     def answer(self, message: bytes) -> bytes:
-        """Return the answer to a request. Each request has exactly one answer, in the same order.
+        """Return the answer to a request. Each request gets exactly one answer, in order.
 
         May block, for instance in a step that waits for other agents. A listener must not
         delay other streams meanwhile.
@@ -76,11 +78,11 @@ class ServerStream(Protocol):
         """
 
     def paced(self, is_slow: bool) -> None:
-        """Mark answers as slow or as quick. Called by `owner`."""
+        """Mark answers as slow or as quick. Only `owner` calls this method."""
         del is_slow  # Most streams have no owner.
 
     def abandon(self) -> None:
-        """Make a waiting `answer` give up, because the client is gone or the stream has ended.
+        """Make a waiting `answer` give up because the client is gone or the stream has ended.
 
         Called at most once, from any thread, even while `answer` runs; `close` follows. Does not
         block.
@@ -95,7 +97,7 @@ class ServerStream(Protocol):
 
 
 def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
-    """Answer a request in its owner's thread; for callers that own nothing. As `answer`."""
+    """Answer a request as `answer` does, in its owner's thread, for callers that own nothing."""
     owner = stream.owner
     if owner is None:
         return stream.answer(message)
@@ -109,7 +111,7 @@ def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
 
 
 def close_by_owner(stream: ServerStream) -> None:
-    """Close a stream in its owner's thread; for callers that own nothing."""
+    """Close a stream in its owner's thread, for callers that own nothing."""
     owner = stream.owner
     if owner is None:
         stream.close()
@@ -122,9 +124,9 @@ def close_by_owner(stream: ServerStream) -> None:
 
 
 OpenStream: TypeAlias = Callable[[Peer], ServerStream]
-"""Called for each new stream, before a request is read.
+"""A function that is called for each new stream, before a request is read.
 
-If it raises StreamStatusError, the stream ends at once with that status.
+If the function raises StreamStatusError, the stream ends immediately with that status.
 """
 
 
@@ -173,7 +175,7 @@ class ListenerOptions:
 
 
 class Room:
-    """The number of a listener's streams, and its limit. Thread-safe.
+    """A thread-safe count of a listener's streams, with a limit.
 
     Args:
       options: the limit, and the callback for streams beyond it.
@@ -188,7 +190,7 @@ class Room:
         self._lock = make_lock()
 
     def enter(self, client: str) -> None:
-        """Count a stream of a client; StreamStatusError if there are too many."""
+        """Count a client's stream, or raise StreamStatusError if there are too many streams."""
         with self._lock:
             # Compared and counted under one lock; the callback logs, and runs without it.
             is_full = self.count >= self._options.max_streams
@@ -205,16 +207,16 @@ class Room:
 
 
 class Listener(Protocol):
-    """A listening server, which accepts streams from its creation on."""
+    """A listening server, which accepts streams as soon as it is created."""
 
     address: str
     """The listening address with the actual port, such as "localhost:40123"."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the server to stop, up to `timeout` seconds; return whether it has stopped."""
+        """Wait up to `timeout` seconds for the server to stop, and return whether it has."""
 
     def stop(self, grace: float) -> None:
-        """Refuse new streams, and return when no stream is open.
+        """Refuse new streams, and wait until no stream is open.
 
         Open streams may continue for `grace` seconds and are then cancelled. A blocked `answer`
         is not interrupted: its stream is closed when it returns, possibly after `stop` has

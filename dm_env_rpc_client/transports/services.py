@@ -1,12 +1,14 @@
-"""Services of every server besides the environment, without a token: health and reflection.
+"""The health and reflection services, which every server offers without requiring a token.
 
-Load balancers and orchestrators call `grpc.health.v1.Health`, whose answer is always SERVING. Its
-messages have one field each, so their bytes are written out here, without generated code.
+Load balancers and orchestrators call `grpc.health.v1.Health`, whose answer is always SERVING. The
+messages of the health service have one field each, so this module encodes them by hand, without
+generated code.
 
 Tools such as grpcurl use gRPC reflection, v1 and v1alpha, to list services and descriptors and to
-work without `.proto` files. It describes the protocol, identical for every server. The descriptors
-are in a separate pool, because a program may have registered others in the default one.
-grpcio-reflection's servicer answers; without that package, the methods are unimplemented.
+work without `.proto` files. The reflection service describes the protocol, which is identical for
+every server. The descriptors are in a separate pool, because a program might have registered other
+descriptors in the default pool. The servicer of grpcio-reflection answers the calls. Without that
+package, the methods of the reflection service are unimplemented.
 """
 
 from __future__ import annotations
@@ -26,20 +28,20 @@ LIST = "/grpc.health.v1.Health/List"
 WATCH = "/grpc.health.v1.Health/Watch"
 
 STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
-"""The enum HealthCheckResponse.ServingStatus."""
+"""The names of the enum HealthCheckResponse.ServingStatus."""
 
 _SERVING = b"\x08\x01"
 _SERVICE_UNKNOWN = b"\x08\x03"
 _HEALTHY_SERVICES = ("", PROCESS.split("/")[1])
 
 _MAX_REQUESTS = 1000
-"""Maximum number of requests on one stream."""
+"""The maximum number of requests on one reflection stream."""
 
 REFLECTIONS = tuple(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
     for version in ("v1", "v1alpha")
 )
-"""The methods of the service, whose messages are the same in both versions."""
+"""The methods of the reflection service, whose messages are the same in both versions."""
 
 _SERVICES = (
     PROCESS.split("/")[1],
@@ -110,7 +112,7 @@ class OwnCall(NamedTuple):
 
 
 def open_own(path: str) -> OwnCall | None:
-    """Return the handler of a method of these services; None for other methods."""
+    """Return the handler of a health or reflection method, or None for other methods."""
     if path in (CHECK, LIST):
         return OwnCall(HealthStream(path), is_unary=True)
     if path == WATCH:
@@ -149,7 +151,7 @@ class HealthStream(ServerStream):
 
 
 def _listed(name: str) -> bytes:
-    """Return an entry of the map from names of services to their responses."""
+    """Return an entry of the map from service names to health responses."""
     key = name.encode()
     entry = b"\x0a" + bytes([len(key)]) + key + b"\x12" + bytes([len(_SERVING)]) + _SERVING
     return b"\x0a" + bytes([len(entry)]) + entry
@@ -166,7 +168,7 @@ def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
 
 
 def _pool(own: Any) -> descriptor_pool.DescriptorPool:
-    """Return all reported files.
+    """Return all files reported by reflection.
 
     Args:
       own: the file of the reflection service, v1alpha.
@@ -187,7 +189,7 @@ def _pool(own: Any) -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def _servicer() -> tuple[Any, Any] | None:
-    """Return the handler and the class of its requests; None without grpcio-reflection."""
+    """Return the handler and its request class, or None without grpcio-reflection."""
     try:
         from grpc_reflection.v1alpha import reflection, reflection_pb2
     except ImportError:
@@ -197,7 +199,7 @@ def _servicer() -> tuple[Any, Any] | None:
 
 
 def open_reflection() -> ServerStream | None:
-    """Return a stream of the reflection service; None without grpcio-reflection."""
+    """Return a stream of the reflection service, or None without grpcio-reflection."""
     found = _servicer()
     return None if found is None else Reflection(*found)
 

@@ -1,4 +1,4 @@
-"""The interface of transports: an open stream, for threads or for coroutines."""
+"""The interface of transports, which is an open stream for threads or for coroutines."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A message; large arrays decoded from it may share its memory."""
+"""A message. Large arrays decoded from a message can share its memory."""
 
 MAX_MESSAGE_BYTES = 128 << 20
-"""The default maximum size of a received message, after decompression."""
+"""The default maximum size of a received message after decompression, in bytes."""
 
 Allocate: TypeAlias = Callable[[int], memoryview]
-"""Returns writable memory of a given size, in bytes, for a message.
+"""A function that returns writable memory of a given size, in bytes, for a message.
 
-The decoder of the messages knows the alignment of their contents.
+The decoder provides this function, because it knows the alignment of a message's contents.
 """
 
 
 Exchange: TypeAlias = Callable[
     [bytes, Callable[[Any], bool], Any, threading.Lock, bool], Buffer | None
 ]
-"""Sends a message and receives the next one; see `Stream.exchange`."""
+"""A function that sends a message and receives the next one; see `Stream.exchange`."""
 
 
 def plain_memory(size: int) -> memoryview:
@@ -31,10 +31,10 @@ def plain_memory(size: int) -> memoryview:
 
 
 class SharedSocket(Protocol):
-    """A socket of several streams; to wait for many streams, poll it instead of each stream."""
+    """A socket shared by several streams, to be polled instead of each stream."""
 
     def take_unread(self) -> Iterable[int]:
-        """Receive the arrived bytes, without waiting.
+        """Receive the bytes that have arrived, without waiting.
 
         Returns:
           The numbers of the streams that have received a message or ended since the last call,
@@ -43,7 +43,7 @@ class SharedSocket(Protocol):
 
 
 class Stream(Protocol):
-    """One open stream, for threads: one thread at a time writes, one at a time reads.
+    """An open stream for threads, of which one at a time can write and one at a time can read.
 
     Writing does not wait for the server. Otherwise a client that writes everything before it reads
     would deadlock: a server stops reading while its answers are not read.
@@ -54,7 +54,8 @@ class Stream(Protocol):
 
     @property
     def exchange(self) -> Exchange | None:
-        """The function that sends a message and receives the next while no other is in flight.
+        """The function that sends a message and receives the next while no other message is in
+        flight.
 
         Only the reading thread may call it. It takes five arguments: the message; a function
         called just before the message is sent, which returns False to prevent that; the argument
@@ -75,7 +76,7 @@ class Stream(Protocol):
         """
 
     def has_unsent(self) -> bool:
-        """Whether written bytes are still unsent because the server does not receive them.
+        """Whether written bytes are still unsent because the server is not receiving.
 
         `read` and `send_rest` send them.
         """
@@ -87,7 +88,7 @@ class Stream(Protocol):
         """
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """Return the next message, in memory that belongs to the caller.
+        """Return the next message, in memory that the caller owns.
 
         Args:
           timeout: seconds to wait; None for no limit, 0 to not wait.
@@ -106,17 +107,17 @@ class Stream(Protocol):
         """Whether `read(0)` would return a message or raise."""
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Return the shared socket and the stream's number on it; None for an unshared socket."""
+        """Return the shared socket and the stream's number on it, or None if not shared."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `has_unread` may have become true.
+        """Return a descriptor that becomes readable when `has_unread` might be true.
 
         Call `has_unread` or `read(0)` first and select only if there is nothing to read: the
         descriptor does not show messages already received. -1 if this side closed the stream.
         """
 
     def finish(self) -> None:
-        """Tell the server that no more requests follow, without waiting; may be repeated."""
+        """Tell the server, without waiting, that no more requests follow. Can be repeated."""
 
     def close(self, timeout: float) -> None:
         """Finish the stream, wait for its end, and release all resources.
@@ -125,18 +126,18 @@ class Stream(Protocol):
         """
 
     def abandon(self) -> None:
-        """Free a forked child's copy of all resources, without a trace for the peer.
+        """Free a forked child's copy of all resources, unnoticed by the peer.
 
         Afterwards `has_unread` is true and `fileno` is -1. Locks may be held by threads that do
         not exist in the child.
         """
 
     def abort(self) -> None:
-        """End the stream at once, without waiting. A blocked `read` raises."""
+        """End the stream without waiting. A blocked `read` raises an error."""
 
 
 class AsyncStream(Protocol):
-    """One open stream, for an event loop, which watches its descriptor. No method blocks."""
+    """An open stream for an event loop, which watches its descriptor. No method blocks."""
 
     address: str
     """The name of the server in error messages."""
@@ -151,14 +152,14 @@ class AsyncStream(Protocol):
         """
 
     def receive(self) -> bool:
-        """Send and receive without waiting; part of a large message at a time.
+        """Send and receive without waiting, handling a large message in parts.
 
         Returns:
           Whether more data is available that the descriptor does not show.
         """
 
     def has_unread(self) -> bool:
-        """Whether `receive` and `take` would bring a message, or the end of the stream."""
+        """Whether `receive` and `take` would return a message or the end of the stream."""
 
     def take(self) -> Buffer | None:
         """Return the next received message, or None if there is none.
@@ -171,7 +172,7 @@ class AsyncStream(Protocol):
         """Send as much of a message as possible now. If this fails, `take` raises the error."""
 
     def look(self) -> None:
-        """Check for a silent server, once a second while an answer is awaited.
+        """Check for a silent server. Call this once a second while an answer is awaited.
 
         Does nothing if the transport has its own checks.
 
@@ -188,14 +189,14 @@ class AsyncStream(Protocol):
         return None
 
     def finish(self) -> None:
-        """As `Stream.finish`."""
+        """Tell the server, without waiting, that no more requests follow."""
 
     def abandon(self) -> None:
-        """As `Stream.abandon`."""
+        """Free a forked child's copy of all resources, as `Stream.abandon` does."""
 
     def abort(self) -> None:
-        """As `Stream.abort`."""
+        """End the stream without waiting, as `Stream.abort` does."""
 
     async def closed(self) -> None:
-        """Return when all resources are released, after `abort`."""
+        """Wait until all resources are released after `abort`."""
         return

@@ -1,3 +1,3 @@
-"""Streams over grpcio: for targets, credentials and proxies that only grpcio supports."""
+"""Streams over grpcio, for targets, credentials and proxies that only grpcio supports."""
 
 # Read `channel.py` first.

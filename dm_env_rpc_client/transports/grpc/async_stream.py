@@ -22,10 +22,11 @@ from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 _WRITE_FAILED = "Internal error from Core"
-"""The text of grpc.aio in place of the status if a write fails before the status arrives."""
+"""The text that grpc.aio reports instead of the status when a write fails before the status
+arrives."""
 
 _STATUS_SECONDS = 1.0
-"""Time limit, in seconds, for the status of a finished call to arrive."""
+"""The time limit, in seconds, for the status of a finished call to arrive."""
 
 _LOOK_SECONDS = 0.005
 

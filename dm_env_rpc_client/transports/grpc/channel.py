@@ -34,31 +34,34 @@ from dm_env_rpc_client.transports.net.status import NO_HTTP2
 from dm_env_rpc_client.transports.services import CHECK
 
 _PING = CHECK
-"""Every gRPC server answers this, at least with UNIMPLEMENTED. The alternative, to watch the
-state of the channel, takes a thread that makes closing the channel wait for 0.2 s."""
+"""The method used as a probe, which every gRPC server answers, at least with UNIMPLEMENTED.
+Watching the state of the channel instead would need a thread that delays closing the channel by
+0.2 s."""
 
 _LEAST_PROBE_SECONDS = 0.25
-"""Time, in seconds, that grpcio needs on a busy machine to report why it cannot connect."""
+"""The time, in seconds, that grpcio needs on a busy machine to report why it cannot connect."""
 
 _NOT_CONNECTED = "failed to connect"
-"""The beginning of grpcio's text without a connection. Other texts come from a server or a
-proxy."""
+"""The beginning of grpcio's error text when no connection was made. Any other text comes from a
+server or a proxy."""
 
 _FINAL = re.compile(r"handshake failed|verification|verify|peer certificate", re.IGNORECASE)
 _BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
-"""Words in these texts, the only trace of the cause in a status."""
+"""Words in grpcio's error texts, which are the only indication of the cause in a status."""
 
 _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 
 _WINDOW_BYTES = 16 << 20
-"""Bytes that a server may send ahead of the client's reads."""
+"""The number of bytes that a server can send ahead of the client's reads."""
 
 _DESCRIPTORS = 16
-"""More descriptors than a channel uses; grpcio aborts the process if it runs out of them."""
+"""A number of file descriptors larger than a channel needs. grpcio aborts the process if it runs
+out of file descriptors."""
 
 _MAX_FRAME_BYTES = 1 << 20
-"""The largest frame of a server. A message of 1 MB in frames of 16 KiB takes 1.3 times as long."""
+"""The largest frame, in bytes, that a server is allowed to send. A message of 1 MB in frames of 16
+KiB takes 1.3 times as long."""
 
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
@@ -108,7 +111,7 @@ async def open_channel_async(
     timeout: float | None,
     max_message_bytes: int,
 ) -> grpc.aio.Channel:
-    """`open_channel` for an event loop."""
+    """Open a channel as `open_channel` does, for an event loop."""
     channel: grpc.aio.Channel = _channel(grpc.aio, address, credentials, max_message_bytes)
     try:
         await _until_answered(IN_LOOP, channel, credentials, Attempts(address, timeout))
@@ -121,7 +124,7 @@ async def open_channel_async(
 async def _until_answered(
     waits: Waits, channel: Any, credentials: grpc.ChannelCredentials | None, attempts: Attempts
 ) -> None:
-    """Wait until the server has answered a probe, with any answer."""
+    """Wait until the server has sent any answer to a probe."""
     ping: Any = channel.unary_unary(_PING)
     while True:
         failure = None
@@ -143,7 +146,7 @@ def _channel(
     credentials: grpc.ChannelCredentials | None,
     max_message_bytes: int,
 ) -> Any:
-    """Return a channel of `grpc` or of `grpc.aio`; ConnectionLostError without status."""
+    """Return a channel of `grpc` or `grpc.aio`, or raise ConnectionLostError."""
     check_works(f"cannot connect to {address}")
     full = status.used_up(_DESCRIPTORS)
     if full:
@@ -185,7 +188,7 @@ async def _failure(
     credentials: grpc.ChannelCredentials | None,
     attempts: Attempts,
 ) -> OSError | None:
-    """Return why a probe was not answered; None if the server has answered it."""
+    """Return why a probe was not answered, or None if the server answered it."""
     details = answer.details() or ""
     if answer.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimeoutError()

@@ -1,9 +1,10 @@
-"""Whether grpcio works in this process, which may have been forked from one that used it.
+"""A check that grpcio works in this process, which might be a fork of a process that used it.
 
 The core of grpcio has threads, which a forked child lacks. If the core was in use at the fork,
-calls in the child wait forever, regardless of their timeouts, or crash it; if everything had been
-closed, they work. grpcio does not tell which, and any code may have opened channels. Therefore a
-call is tried in a fork of this process, since it may hang uninterruptibly.
+gRPC calls in the child crash it or wait forever, regardless of their timeouts. If all channels and
+servers were closed before the fork, gRPC calls in the child work. grpcio does not report whether
+its core was in use, and any code might have opened channels. Therefore this module tries a call in
+a fork of this process, because the call might hang uninterruptibly.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from dm_env_rpc_client.errors import SpecError
 
 _NOWHERE = "unix:/dev/null/nowhere"
 _PROBE_SECONDS = 1.5
-"""Time limit, in seconds, for grpcio to find that no server listens; it takes some milliseconds."""
+"""The time limit, in seconds, for grpcio to find that no server listens, which usually takes a few
+milliseconds."""
 
 _works_in = os.getpid()
 

@@ -29,10 +29,12 @@ from dm_env_rpc_client.transports.server_streams import (
 from dm_env_rpc_client.transports.services import open_own
 
 _MIN_PING_INTERVAL_MS = 5_000
-"""Clients send pings during long steps; see the keepalive options of the channels."""
+"""The minimum interval, in milliseconds, between the keepalive pings that a client sends during
+long steps."""
 
 _REFUSED_AT_ONCE = 64
-"""Number of streams being refused at once; grpcio silently refuses further ones itself."""
+"""The number of streams that can be refused with a reason at the same time. grpcio silently
+refuses any further streams."""
 
 
 class GrpcListener(Listener):
@@ -96,7 +98,7 @@ class GrpcListener(Listener):
 
 
 def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, address: str) -> int:
-    """Make a grpcio server listen on one more address; return the port.
+    """Make a grpcio server listen on an additional address, and return the port.
 
     Args:
       server: the server, which has not been started.

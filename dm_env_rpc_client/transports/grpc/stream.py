@@ -1,9 +1,9 @@
 """The stream over grpcio, for threads.
 
-A pump thread iterates over grpcio's messages and queues them for the reading thread, at the cost of
-one hand-over between threads. This permits a read with a timeout, which grpcio lacks, and a reader
-that a signal can interrupt anywhere: a KeyboardInterrupt inside grpcio's own locking could leave a
-lock locked.
+A pump thread iterates over grpcio's messages and queues them for the reading thread, at the cost
+of one hand-over between threads. The queue permits a read with a timeout, which grpcio lacks. The
+queue also lets a signal interrupt the reader anywhere, whereas a KeyboardInterrupt inside grpcio's
+own locking could leave a lock locked.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import Stream
 
 _calls: weakref.WeakSet[Any] = weakref.WeakSet()
-"""grpcio's calls, as long as anything refers to them."""
+"""The calls of grpcio that are still referenced."""
 
 _CANCELLED_SECONDS = 0.5
-"""Time limit, in seconds, for a cancelled call to end."""
+"""The time limit, in seconds, for a cancelled call to end."""
 
 
 class GrpcStream(Stream):
@@ -144,7 +144,7 @@ class GrpcStream(Stream):
 
 
 def keep_for_ever(*objects: Any) -> None:
-    """Keep objects of grpcio in a forked child, where freeing them crashes or hangs."""
+    """Keep grpcio's objects alive in a forked child, where freeing them crashes or hangs."""
     _never_free(objects)
     # Those of the parent's garbage, too: it would be collected here.
     gc.freeze()
@@ -164,7 +164,7 @@ def _never_free(kept: object) -> None:
 
 
 def explained(details: str | None) -> str | None:
-    """Return the details of a status, with a likely cause if it is grpcio's own for a reset."""
+    """Return the details of a status, adding a likely cause if grpcio reports a reset."""
     return status.abrupt(details) if details and "RST_STREAM" in details else details
 
 
