@@ -35,9 +35,7 @@ class LaunchedKeywords(ReachKeywords, total=False):
 
 
 class ConnectKeywords(LaunchedKeywords, total=False):
-    """The keyword arguments of `connect`, which are the fields of `ConnectOptions` with their
-    types.
-    """
+    """The keyword arguments of `connect`, which are the typed fields of `ConnectOptions`."""
 
     timeout: float | None
     request_timeout: float | None

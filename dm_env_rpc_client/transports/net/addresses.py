@@ -21,7 +21,7 @@ class HostPort(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a server is."""
+    """The location of a server."""
 
     path: str
     """The path of a unix socket; empty for TCP."""
@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
     @classmethod
     def parse(cls, address: str) -> Target:
-        """Read `host:port`, `unix:path` or `unix-abstract:name`; SpecError for others."""
+        """Parse `host:port`, `unix:path` or `unix-abstract:name`, or raise SpecError."""
         scheme, _, rest = address.partition(":")
         if scheme == "unix" and rest:
             return cls(rest.removeprefix("//"), "", 0)
@@ -67,7 +67,7 @@ def check_address(address: object, what: str, *, listens: bool = False) -> None:
 
 
 def why_no_address(address: str, *, listens: bool = False) -> str:
-    """Return why a text is no address, in words for an error; "" if it is one.
+    """Return why a text is not an address, for an error message, or "" if it is one.
 
     Arguments are those of `check_address`.
     """

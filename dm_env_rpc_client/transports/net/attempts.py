@@ -48,7 +48,7 @@ _TELL_SECONDS = 1.0
 
 
 class HandshakeError(ConnectionError):
-    """A TLS handshake failed on a connection that was accepted.
+    """An error for a failed TLS handshake on an accepted connection.
 
     Args:
       error: why; or the text of it.
@@ -109,11 +109,11 @@ class Attempts:
 
     @property
     def remaining(self) -> float | None:
-        """The seconds that are left."""
+        """The remaining time, in seconds."""
         return None if self.deadline is None else seconds_left(self.deadline)
 
     def failed(self, error: OSError) -> None:
-        """Record a failed attempt; return if another may be made.
+        """Record a failed attempt, and return if another attempt is allowed.
 
         Raises:
           DmEnvRpcClientError: there is no time for another, or it would end like this one.

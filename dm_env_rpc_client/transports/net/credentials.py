@@ -173,7 +173,7 @@ def is_local_credentials(credentials: Credentials | None) -> bool:
 
 
 def check_encryption(address: str, credentials: Credentials | None, insecure: bool) -> None:
-    """Raise SpecError if the connection would be plaintext to another machine, unasked for."""
+    """Raise SpecError if the connection to another machine would be unrequested plaintext."""
     # Loopback cannot be read by other machines.
     if is_loopback(address) or insecure:
         return
@@ -209,7 +209,7 @@ def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | N
 
 
 def _read(path: _Path, what: str, expected: bytes) -> bytes:
-    """Return the contents of a file; SpecError, without the contents, if they are wrong."""
+    """Return the contents of a file, or raise a SpecError that does not quote them."""
     with _reading(path, what):
         contents = Path(path).read_bytes()
     # OpenSSL's own errors name neither the file nor the fault.

@@ -216,7 +216,7 @@ class ListeningSockets:
             raise
 
     def accept(self, descriptor: int) -> tuple[socket.socket, Any] | None:
-        """Return a connection and the address of its client; None if there is none.
+        """Return a connection and the address of its client, or None if none is waiting.
 
         Args:
           descriptor: of the socket that is ready.
@@ -249,7 +249,7 @@ class ListeningSockets:
             self._poll.unregister(listening)
 
     def go_on(self) -> None:
-        """End a pause."""
+        """End a pause in accepting clients."""
         if self._is_paused:
             self._is_paused = False
             for listening in self._sockets.values():

@@ -99,7 +99,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
 
 
 class Token:
-    """A token that is required.
+    """The token that a server requires.
 
     It keeps a hash only. Comparing hashes takes the same time whatever the other end sent.
 
@@ -114,12 +114,12 @@ class Token:
         self._expected = _hash(bearer(token)[1].removeprefix(_BEARER))
 
     def is_equal(self, sent: str) -> bool:
-        """Whether this request was sent."""
+        """Return whether the given text equals the required token."""
         # In constant time, and of equal length: neither the token nor its length can be measured.
         return hmac.compare_digest(_hash(sent), self._expected)
 
     def is_in(self, metadata: Metadata) -> bool | None:
-        """Whether it is the one token in some metadata; None if there is none."""
+        """Return whether the metadata contains exactly this token, or None if it has no token."""
         sent = [value for key, value in metadata if key == _AUTHORIZATION]
         if not sent:
             return None

@@ -37,7 +37,7 @@ peer is detected within 15 s, over each transport."""
 
 
 def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
-    """Return the context for TLS; None for plaintext.
+    """Return a client's context for TLS, or None for plaintext.
 
     Args:
       credentials: as for `connect`.
@@ -64,7 +64,7 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
 def server_tls_context(
     credentials: ssl.SSLContext | Tls | None, address: str
 ) -> ssl.SSLContext | None:
-    """Return the context of a server; None for plaintext.
+    """Return a server's context for TLS, or None for plaintext.
 
     Args:
       credentials: as for `serve`, other than grpcio's.
@@ -130,7 +130,7 @@ _FOR_EVER = 1e6
 
 
 class Waits(Protocol):
-    """A way to wait."""
+    """The interface for waiting, in a thread or in an event loop."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
         """Wait for a socket.
@@ -145,7 +145,7 @@ class Waits(Protocol):
         """
 
     async def pause(self, seconds: float) -> None:
-        """Wait so many seconds."""
+        """Wait for the given number of seconds."""
 
     async def call(self, function: Callable[[], _T], seconds: float | None) -> _T:
         """Call a function that may block, in a thread of its own, which ends with the function.
@@ -160,7 +160,7 @@ class Waits(Protocol):
 
 
 class Blocking(Waits):
-    """The calling thread waits."""
+    """Waits that block the calling thread."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
         return poll_for(polled, events)(_FOR_EVER if seconds is None else seconds)
@@ -192,7 +192,7 @@ class Blocking(Waits):
 
 
 class InLoop(Waits):
-    """The running event loop goes on meanwhile."""
+    """Waits that let the running event loop continue."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
         loop = asyncio.get_running_loop()

@@ -5,11 +5,11 @@ calls (check for unexpected data, send, receive), plus some polling before it sl
 (`system/polling.py`), and wakes no other thread: a float32 scalar takes 1.2 to 1.3x the time of a
 bare C++ gRPC client (`python -m tests.benchmarks --only waiting`).
 
-A request sent while no other is in flight, the usual case, goes the short way (`exchange`): from
+A request sent while no other is in flight, the usual case, takes the fast path (`exchange`): from
 the caller's bytes to the socket, and from the socket to the message, without a queue. Everything
 else goes through `send`, which never waits, and `advance`, in which the reading thread sends the
-bytes that the socket or the server's window did not accept. The short way leaves anything unusual
-in a state from which these continue.
+bytes that the socket or the server's window did not accept. The fast path leaves anything unusual
+in a state from which `send` and `advance` can continue.
 
 Environments stepped together by one thread share a connection with a stream each: one system call
 sends their Steps, and one receives many answers.
@@ -51,7 +51,7 @@ _RECORD_BYTES = 1 << 14
 """The largest record of TLS (RFC 8446, section 5.1)."""
 
 _RECORDS_AT_ONCE = (1 << 20) // _RECORD_BYTES
-"""Bytes that an event loop receives before it serves other descriptors."""
+"""The number of records that an event loop receives before it serves other descriptors."""
 
 _FIRST_HELD_BACK = 2
 """Buffers that are written before the first are sent, while a connection is corked."""
@@ -119,7 +119,7 @@ class ClientConnection:
         self._users = {self._first}
 
     def open_call(self) -> ClientStream | None:
-        """Open another stream; None if the server allows no more, or the connection is over."""
+        """Open a stream, or return None if the server allows no more or the connection is over."""
         opened: list[ClientStream] = []
 
         def open_one() -> None:
@@ -136,21 +136,21 @@ class ClientConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open."""
+        """Whether the connection is open."""
         return not self.is_closed and self._framing.failure is None
 
     @property
     def is_tls(self) -> bool:
-        """Whether its socket is encrypted."""
+        """Whether the connection's socket is encrypted."""
         return self._is_tls
 
     @property
     def stream_count(self) -> int:
-        """The number of streams on it."""
+        """The number of streams on the connection."""
         return len(self._users)
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket; -1 if it was closed on this side."""
+        """Return the descriptor of the socket, or -1 if it was closed on this side."""
         return -1 if self.is_closed else int(self._socket.fileno())
 
     def cork(self) -> None:
@@ -346,7 +346,7 @@ class ClientConnection:
         self._change(*(() if message is None else (functools.partial(first.send, message),)))
 
     def is_accepted(self) -> bool:
-        """Whether the server has shown itself. Raises why it will not."""
+        """Return whether the server has accepted the connection, or raise its refusal."""
         if self._framing.control.is_ready:
             return True
         if self._first is not None and self._first.failure is not None:
@@ -570,7 +570,7 @@ class ClientConnection:
         return bool(call.messages) or deadline is None or time.monotonic() < deadline
 
     def _receive(self) -> bool:
-        """Receive once, without waiting, and parse it; False if there was nothing."""
+        """Receive and parse once, without waiting, or return False if nothing had arrived."""
         look = self._receive_tls if self._is_tls else self._receiver.receive
         has_received = look(self._at_once)
         if has_received:

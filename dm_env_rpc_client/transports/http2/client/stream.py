@@ -24,7 +24,7 @@ _TIMES = 3
 """Maximum number of reopenings of a stream, on a connection without other streams."""
 
 Reopen: TypeAlias = Callable[[Waits], Coroutine[Any, Any, ClientConnection]]
-"""Opens another connection."""
+"""A function that opens another connection."""
 
 
 class Http2Stream(Stream, AsyncStream):
@@ -141,7 +141,7 @@ class Http2Stream(Stream, AsyncStream):
         )
 
     async def _open_again(self, waits: Waits = IN_LOOP) -> None:
-        """Replace an unprocessed call by another, or raise the reason against it."""
+        """Replace an unprocessed call by another, or raise the error that prevents this."""
         former, call = self._connection, self._call
         assert self._reopen is not None
         assert call.failure is not None

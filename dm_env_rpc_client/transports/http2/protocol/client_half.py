@@ -100,14 +100,14 @@ class ClientStream:
         self.end = self._sending.end
 
     def cancel(self) -> None:
-        """Queue the end of the stream."""
+        """Queue a frame that cancels the stream."""
         if self.failure is None:
             framing = self._half.framing
             framing.sending.outbound.append(frames.rst_stream(self.number, frames.CANCEL))
             framing.drop(self.number)
 
     def fail(self, error: DmEnvRpcClientError) -> None:
-        """The stream is over; the first error stays."""
+        """End the stream with an error, unless it already has one."""
         if self.failure is None:
             self.failure = error
             self._half.arrived[self.number] = None
@@ -157,7 +157,7 @@ class ClientHalf(Role):
 
     @property
     def may_open(self) -> bool:
-        """Whether the server takes another stream on this connection."""
+        """Whether the server accepts another stream on this connection."""
         # Counted here: a stream ends in many ways, and opening one is rare.
         open_streams = sum(call.failure is None for call in self._streams.values())
         return not self._going_away and open_streams < self.framing.sending.max_streams
@@ -275,7 +275,7 @@ class ClientHalf(Role):
     def _response_error(
         self, status: str, fields: dict[str, str], ends_stream: bool
     ) -> DmEnvRpcClientError | None:
-        """Return why a response is not the beginning of a gRPC stream, if it is not."""
+        """Return why a response cannot begin a gRPC stream, if that is the case."""
         content_type = fields.get("content-type", "")
         if status != "200":
             text = f"HTTP status {status or 'missing'}"

@@ -23,22 +23,24 @@ STREAM = 0x7FFFFFFF
 """The bits of a stream's number; the first bit is reserved (section 4.1)."""
 
 _SETTINGS_COST = _HEADERS_COST = 8
-"""The cost in other frames. SETTINGS may change the windows of all streams."""
+"""The cost of a SETTINGS or HEADERS frame, counted in cheaper frames. SETTINGS may change the
+windows of all streams."""
 
 _HEADER_BYTES = 64
 """Bytes of uncompressed headers that cost as much time as another frame."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
-"""Acknowledgements that wait because the peer reads nothing."""
+"""The maximum number of acknowledgements that are unsent because the peer does not read."""
 
 _MAX_SETTINGS = 100
-"""Settings in a frame. There are less than ten; each of them takes time, and others wait."""
+"""The maximum number of settings in a frame. HTTP/2 defines fewer than ten, and parsing each one
+delays other clients."""
 
 MAX_HEADER_BYTES = 1 << 16
 """The largest header block that a client accepts."""
 
 _MAX_CONTINUATIONS = 64
-"""More frames than this for one block carry next to nothing each."""
+"""The maximum number of CONTINUATION frames in one header block."""
 
 
 class HeaderBlock:
@@ -63,7 +65,7 @@ class HeaderBlock:
         self._continuations = 0
 
     def begin(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Take a HEADERS frame.
+        """Process a HEADERS frame.
 
         Args:
           flags: of the frame.
@@ -151,7 +153,7 @@ class ControlFrames:
         self._unsent_acknowledgements = 0
 
     def _on_priority(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Priorities mean nothing any more (section 5.3.2)."""
+        """Check and ignore a PRIORITY frame, which is deprecated (section 5.3.2)."""
         if not stream:
             raise ViolationError("sent PRIORITY on stream 0")
         if len(payload) != 5:

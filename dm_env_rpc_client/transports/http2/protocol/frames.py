@@ -159,22 +159,22 @@ class Role(Protocol):
     """The last stream of the peer that was opened, for a GOAWAY; 0 if the peer opens none."""
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Take a complete header block."""
+        """Process a complete header block."""
 
     def end_content(self, stream: int) -> None:
-        """The peer ended its half of a stream with a DATA frame."""
+        """Process a DATA frame that ends the peer's half of a stream."""
 
     def check_stream(self, stream: int, kind: str) -> None:
         """Check a frame on a stream that receives nothing; ViolationError if it must not come."""
 
     def end_stream(self, stream: int, code: int) -> None:
-        """The peer reset a stream with an HTTP/2 error code."""
+        """Process the peer's reset of a stream with an HTTP/2 error code."""
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
-        """A message on a stream was not accepted."""
+        """Process a message that was not accepted."""
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """The peer sent GOAWAY."""
+        """Process a GOAWAY frame of the peer."""
 
     def begin(self, first: bytes) -> None:
         """Check the first bytes from a peer that has not sent SETTINGS first; raise."""
@@ -189,7 +189,7 @@ class Role(Protocol):
         """Return the error for a peer that closed the connection."""
 
     def fail(self, error: DmEnvRpcClientError) -> None:
-        """The connection is over: fails every stream that is not over yet."""
+        """Fail every open stream, because the connection is over."""
 
 
 def spoken(first: bytes) -> str:

@@ -60,7 +60,7 @@ _MAX_CONTROL_FRAME = (1 << 16) - 1024
 """The largest payload of frames other than DATA, which are parsed as a whole."""
 
 _BUFFER_BYTES = 1 << 18
-"""Large enough for many answers at once."""
+"""The size of the receive buffer, in bytes, which is large enough for many answers at once."""
 
 
 _HEAD_BYTES = FRAME_HEADER.size + MESSAGE_PREFIX.size
@@ -173,7 +173,7 @@ class Framing:
         return self.sending.open(stream)
 
     def drop(self, stream: int) -> None:
-        """Forget a stream: nothing is sent on it any more, its content is discarded."""
+        """Forget a stream, so that nothing more is sent on it and its content is discarded."""
         self.sending.drop(stream)
         self.drop_content(stream)
 
@@ -184,7 +184,7 @@ class Framing:
             self._content = None
 
     def replenish(self, frames: int) -> None:
-        """Count fewer frames without content, as time passes."""
+        """Reduce the count of frames without content as time passes."""
         self._frames_without_content = max(0, self._frames_without_content - frames)
 
     def probe(self) -> None:
@@ -272,7 +272,7 @@ class Framing:
         return memory[_HEAD_BYTES:count]
 
     def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Remember the bytes before a message that is one frame; return whether it is."""
+        """Remember the bytes before a single-frame message, and return whether it is one."""
         memory, size = self._buffer.memory, count - _HEAD_BYTES
         if size < 0 or not assembler.fits(size):
             return False
@@ -384,7 +384,7 @@ class Framing:
             buffer.compact(9 + _MAX_CONTROL_FRAME)
 
     def _take_preface(self) -> bool:
-        """Parse the connection preface (section 3.4); False if more bytes are needed."""
+        """Parse the connection preface (section 3.4), or return False if it is incomplete."""
         buffer = self._buffer
         first = bytes(buffer.memory[buffer.start : buffer.end])
         size = len(self._preface)
@@ -397,7 +397,7 @@ class Framing:
         return True
 
     def _begin_frame(self, size: int, kind: int, flags: int, stream: int) -> bool:
-        """Parse a frame or its beginning; return False if more bytes are needed."""
+        """Parse a frame or its beginning, or return False if more bytes are needed."""
         buffer = self._buffer
         start, end = buffer.start, buffer.end
         if not self.control.is_ready and kind != frames.SETTINGS:

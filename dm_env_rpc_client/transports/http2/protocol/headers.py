@@ -190,7 +190,7 @@ NO_TABLE = b"\x20"
 
 
 def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
-    """Return the block of the trailers that end a call, as `encode`.
+    """Return the encoded header block of the trailers that end a call.
 
     Args:
       code: the name of the gRPC status.

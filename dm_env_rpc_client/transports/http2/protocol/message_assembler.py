@@ -18,7 +18,7 @@ class Inbox(Protocol):
     """The consumer of a stream's messages."""
 
     def append(self, message: bytearray | memoryview, /) -> None:
-        """Take a message."""
+        """Accept a message."""
 
 
 class MessageAssembler:
@@ -71,11 +71,11 @@ class MessageAssembler:
 
     @property
     def is_in_message(self) -> bool:
-        """Whether a message has begun and is not complete."""
+        """Whether a message has begun but is not complete."""
         return self.partial is not None or bool(self.prefix)
 
     def fits(self, size: int) -> bool:
-        """Whether a message of so many bytes may come."""
+        """Return whether a message of the given size, in bytes, is allowed."""
         return size <= self._max_message_bytes
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:

@@ -67,7 +67,8 @@ _REPLENISHED_FRAMES = 100
 """The refund per second, so that long-lived clients do not exhaust their budget."""
 
 _REMEMBERED = 1000
-"""Streams that were reset by this end, on which frames may still be in flight."""
+"""The maximum number of remembered streams that the server reset, for which frames might still be
+in flight."""
 
 
 class Event(enum.Enum):
@@ -154,12 +155,12 @@ class ServerCall:
         self._sending = half.framing.open(number, assembler)
 
     def accept(self) -> None:
-        """The client may have this stream: its headers and requests are no more than it may do."""
+        """Accept the stream, and refund its cost to the client's budget."""
         self.is_accepted = True
         self._half.refund(self.cost)
 
     def send(self, message: bytes) -> None:
-        """Queue an answer; nothing if the call is over."""
+        """Queue an answer, or do nothing if the call is over."""
         if self.is_over:
             return
         # Response headers go with the first answer: one frame and often one system call less.
@@ -193,7 +194,7 @@ class ServerCall:
                 self._half.framing.acknowledge(self.number, assembler)
 
     def finish(self, code: str, details: str = "") -> None:
-        """Queue the trailers, behind all answers; a second call does nothing.
+        """Queue the trailers after all answers. A second call does nothing.
 
         Args:
           code: the name of the gRPC status.
@@ -300,12 +301,12 @@ class ServerHalf(Role):
         self.framing.replenish(_REPLENISHED_FRAMES)
 
     def end_all(self) -> None:
-        """End all calls, without a word to the client."""
+        """End all calls without notifying the client."""
         for call in list(self.calls.values()):
             self._end(call)
 
     def leave(self) -> None:
-        """Queue GOAWAY: streams that are open may go on, new ones are refused."""
+        """Queue GOAWAY, which lets open streams continue and refuses new streams."""
         self._is_leaving = True
         self.framing.sending.outbound.append(frames.goaway(self.last_stream, frames.NO_ERROR))
 

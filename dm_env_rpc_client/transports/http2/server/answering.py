@@ -292,7 +292,7 @@ class Answering:
             self._close_stream(served)
 
     def _serve_alone(self, served: ServedStream) -> None:
-        """Answer requests until the stream is over, quick, idle, or its owner's."""
+        """Answer requests until the stream is over or idle, or has an owner."""
         with at_work():
             is_owned = False
             while True:
@@ -312,7 +312,7 @@ class Answering:
             self._end(served)
 
     def _serve_owned(self, served: ServedStream, owner: Owner) -> None:
-        """Answer a request of a stream, or close it; in the thread of its owner."""
+        """Answer a request of a stream or close the stream, in the thread of its owner."""
         message = self._next_request(served, False)
         if message is None:
             if served.has_thread:
@@ -344,7 +344,7 @@ class Answering:
         self._close_stream(served)
 
     def _next_request(self, served: ServedStream, may_linger: bool) -> Buffer | None:
-        """Return a request; None if there is none.
+        """Return a request, or None if there is none.
 
         Then `has_thread` is False if others are to go on with the stream, and True if it is over.
 

@@ -30,8 +30,8 @@ _GREET_SECONDS = 10.0
 """Time limit, in seconds, for a client to open a stream."""
 
 _UNREAD_SECONDS = 600.0
-"""Maximum time, in seconds, that a client may leave answers unread. Programs do when they train, or
-are in a debugger.
+"""Maximum time, in seconds, that a client may leave answers unread. Programs leave answers unread
+while they train or are stopped in a debugger.
 
 There are no probes: a program that reads only when it waits for an answer does not respond to
 them. Connections of machines that are gone are ended by the kernel (`set_options`).
@@ -41,14 +41,15 @@ _LINGER_SECONDS = 5.0
 """Time limit, in seconds, for a client that broke HTTP/2 to read why its connection ended."""
 
 _MOST_LINGERING = 64
-"""Clients that may take that time at once; of more, the first one loses its socket."""
+"""The maximum number of clients that can linger at once. Beyond this number, the first client
+loses its socket."""
 
 _ADMIT_SECONDS = 0.0002
 """Time, in seconds, of accepting connections before others have their turn; at least one is
 accepted."""
 
 _LONGEST_REST = 0.002
-"""Seconds that the thread of handshakes rests at most after one."""
+"""The maximum time, in seconds, that the handshake thread rests after a handshake."""
 
 _THROWN_AWAY = bytearray(1 << 18)
 """The buffer for discarded bytes. With MSG_TRUNC, TCP does not even write to it."""

@@ -97,7 +97,7 @@ class ServerConnection:
         poll.register(accepted, self._mask)
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket."""
+        """Return the file descriptor of the socket."""
         number: int = self._socket.fileno()
         return number
 
@@ -404,7 +404,7 @@ class ServedStream:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether it gets no answers, because the client does not take earlier ones."""
+        """Whether the stream gets no answers because the client does not read earlier ones."""
         connection = self.connection
         if connection.unsent and connection.is_clogged:
             return True

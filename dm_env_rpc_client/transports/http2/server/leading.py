@@ -36,14 +36,14 @@ _TAKEN_SECONDS = 1.0
 """Maximum time, in seconds, that a former leader keeps working until another thread leads."""
 
 _REST_SECONDS = 0.5
-"""After so much time without an answer the watcher waits to be woken."""
+"""The time, in seconds, without an answer after which the watcher waits to be woken."""
 
 Inline: TypeAlias = tuple[ServedStream | None, bool]
 """The leading thread's activity: its stream, if any, and whether it is in an answer."""
 
 
 class RelievedError(Exception):
-    """Another thread leads from here on; this one has nothing more to do."""
+    """An error for a former leader, because another thread has taken the lead."""
 
 
 class Leader:
