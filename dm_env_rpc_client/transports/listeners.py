@@ -1,4 +1,4 @@
-"""The choice of a server's transport, and the opening of its listener."""
+"""Functions that choose a server's transport and open its listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of a transport for an endpoint, and the opening of a stream."""
+"""Functions that choose the transport for an endpoint and open a stream."""
 
 from __future__ import annotations
 

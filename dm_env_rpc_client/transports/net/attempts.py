@@ -113,7 +113,7 @@ class Attempts:
         return None if self.deadline is None else seconds_left(self.deadline)
 
     def failed(self, error: OSError) -> None:
-        """Record a failed attempt, and return if another attempt is allowed.
+        """Record a failed attempt, and return whether another attempt is allowed.
 
         Raises:
           DmEnvRpcClientError: there is no time for another, or it would end like this one.

@@ -48,7 +48,7 @@ class SendQueue:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits to be sent, for the socket or for a window."""
+        """Whether anything waits to be sent, because of the socket or a window."""
         return bool(self.outbound or self.blocked)
 
     def open(self, stream: int) -> SendingStream:
@@ -75,7 +75,7 @@ class SendQueue:
             count -= size
 
     def open_window(self, stream: int, increment: int) -> None:
-        """The peer accepts more content (section 6.9).
+        """Process a WINDOW_UPDATE, by which the peer accepts more content (section 6.9).
 
         Args:
           stream: on which stream, or 0 for the connection. For a stream that was dropped,
@@ -223,7 +223,7 @@ class SendingStream:
             pass
 
     def frame_some(self) -> bool:
-        """Put content into one frame if the windows permit; return whether they did."""
+        """Put content into one frame if the windows permit, and return whether they did."""
         queue, unframed = self._queue, self._unframed
         has_advanced = False
         room = min(queue.max_frame, queue.window, self.window)

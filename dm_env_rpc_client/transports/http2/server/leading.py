@@ -120,7 +120,7 @@ class Leader:
         self._rested.set()
 
     def leave(self, owner: Owner | None) -> bool:
-        """End the answer begun by `enter`; False if its `owner` no longer leads."""
+        """End the answer begun by `enter`, and return whether its `owner` still leads."""
         with self._lock:
             leads = self.owner is owner
             if leads:
@@ -176,7 +176,7 @@ class Leader:
         return OwnerThread(f"{self.name} leads")
 
     def _take(self, owner: Owner) -> bool:
-        """Make this owner's thread the leader; False if another thread leads."""
+        """Make this owner's thread the leader, or return False if another thread leads."""
         with self._lock:
             if self.owner is None:
                 self.owner, self.inline = owner, None
@@ -243,7 +243,7 @@ class Leader:
         self._lead()
 
     def _watch(self) -> Inline | None:
-        """Wait until something takes long, and take the lead away.
+        """Wait until a call takes long, and then take the lead from its thread.
 
         If that is an answer, the thread that led goes on with the stream.
 

@@ -322,7 +322,7 @@ class Http2Listener(Listener):
             self._clients.close(connection)
 
     def _process(self, connection: ServerConnection) -> None:
-        """Carry out the client's request."""
+        """Process an event of a client's stream."""
         answering = self._answering
         events = connection.half.events
         framing = connection.half.framing
