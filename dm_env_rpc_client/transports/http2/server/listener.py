@@ -322,7 +322,7 @@ class Http2Listener(Listener):
             self._clients.close(connection)
 
     def _process(self, connection: ServerConnection) -> None:
-        """Process an event of a client's stream."""
+        """Process the events of a client's connection."""
         answering = self._answering
         events = connection.half.events
         framing = connection.half.framing
