@@ -1,6 +1,6 @@
-"""Servers launched by a program and stopped with it: processes and containers.
+"""Servers, in processes or containers, that a program launches and that stop with the program.
 
-The guide is `docs/how-to/launch.md`.
+The guide to launching servers is `docs/how-to/launch.md`.
 """
 
 # Read `launched.py` first: a launched server. `processes.py` and `containers.py` launch servers,

@@ -1,12 +1,14 @@
 """The process that owns a container; `containers.py` starts it.
 
-It prints the container's output, exits with its exit code, and removes it: immediately on SIGTERM
-or when its lifeline is closed. If this process is killed, its guard removes the container. Docker's
-automatic removal would discard the output and exit code of a short-lived container.
+This process prints the container's output, exits with the container's exit code, and removes the
+container, immediately on SIGTERM or when the lifeline of this process is closed. If this process
+is killed, its guard removes the container. Docker's automatic removal would discard the output and
+exit code of a short-lived container.
 
 The request is JSON in an environment variable, because other users can read command lines and a
-container's variables may be secret. `docker` receives these variables in an unnamed file; values
-that do not fit the format, such as texts with line breaks, travel in its own environment.
+container's variables may be secret. `docker` receives the container's variables in an unnamed
+file. Values that do not fit the format of the file, such as texts with line breaks, are passed in
+the environment of `docker`.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ from dm_env_rpc_client.system.children import Guard, Parent, bound_output
 LABEL = "dm-env-rpc-client"
 
 _CREATE_SECONDS = 60.0
-"""Time limit, in seconds, for the daemon to create an abandoned container."""
+"""The time limit, in seconds, for the daemon to create an abandoned container."""
 _MAP_SECONDS = 2.0
-"""Time limit, in seconds, for the daemon to map the port of a running container."""
+"""The time limit, in seconds, for the daemon to map the port of a running container."""
 _ANSWER_SECONDS = 60.0
 _END_AGAIN_SECONDS = 1.0
 _PAUSE_SECONDS = 0.1
@@ -47,11 +49,11 @@ _CREATED = b"created"
 
 
 class _EndError(BaseException):
-    """Request to remove the container; `except Exception` must not catch it."""
+    """A request to remove the container, which `except Exception` must not catch."""
 
 
 class _RefusedError(Exception):
-    """Failure of a `docker` command, with Docker's reason."""
+    """The failure of a `docker` command, with Docker's reason."""
 
 
 def _main(request: dict[str, Any]) -> int:
@@ -110,7 +112,7 @@ def _create(name: str, request: dict[str, Any]) -> None:
 
 
 def _fits_a_line(name: str, value: str) -> bool:
-    """Whether a variable fits the env file's format: lines of UTF-8, with `#` for comments."""
+    """Whether a variable fits the format of an env file, UTF-8 lines with `#` for comments."""
     is_plain = re.fullmatch(r"[^#\s\udc80-\udcff][^\s\udc80-\udcff]*", name) is not None
     return is_plain and re.search(r"[\n\r\udc80-\udcff]", value) is None
 
@@ -170,7 +172,7 @@ def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _mapped(name: str, inner: str) -> str | None:
-    """Return the local address of a container's port; None if the container has ended.
+    """Return the local address of a container's port, or None if the container has ended.
 
     Raises:
       _RefusedError: the daemon does not map the port.

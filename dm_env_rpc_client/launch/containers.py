@@ -1,9 +1,10 @@
 """Servers in Docker containers, launched with the `docker` command.
 
-The container belongs to a separate process, `container_process.py`, which creates it, copies its
-output, and removes it when the container or this process ends, for any reason. That process exists
-before the container, so killing this process at any moment leaves no container behind. If that
-process is killed, its guard (`system.children.Guard`) removes the container.
+The container is owned by a separate process, `container_process.py`, which creates the container,
+copies its output, and removes it when the container or this process ends for any reason. The
+owning process exists before the container, so killing this process at any moment leaves no
+container behind. If the owning process is killed, its guard (`system.children.Guard`) removes the
+container.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 REQUEST = "DM_ENV_RPC_CONTAINER"
-"""Environment variable that holds the request for `container_process.py`."""
+"""The environment variable that contains the request for `container_process.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """A callback for the progress of a pull: the activity, the finished layers, and all layers."""
@@ -45,16 +46,16 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.02
 
 _OWN_OPTIONS = re.compile(r"--(name|env|env-file|publish|label|rm)(?![\w-])|-[epl]")
-"""Options of `docker create` reserved for this module."""
+"""The options of `docker create` that are reserved for this module."""
 
 _ANSWER_SECONDS = 60.0
-"""Time limit, in seconds, for the daemon's answer."""
+"""The time limit, in seconds, for an answer from the Docker daemon."""
 
 _STANDALONE_PORT = 50051
-"""Default port of the standalone server in a container."""
+"""The default port of the standalone server in a container."""
 
 _STOP_SECONDS = 75.0
-"""Allows for a container that is just being created; see `container_process.py`."""
+"""The time limit, in seconds, to stop a container, which may still be in creation."""
 
 
 def from_docker(
@@ -70,7 +71,7 @@ def from_docker(
     options: Sequence[str] = (),
     **connecting: Unpack[LaunchedKeywords],
 ) -> Launch:
-    """Start a server in a container, and wait until it answers.
+    """Start a server in a container, and wait until the server answers.
 
     A missing image is pulled. Docker maps the container's port to a free port on the loopback
     interface. The container's label `dm-env-rpc-client` holds the id of this process. The container
@@ -181,7 +182,7 @@ def _mapped_address(
 
 
 def docker(*arguments: str) -> list[str]:
-    """Return the `docker` command with some arguments.
+    """Return the `docker` command line with the given arguments.
 
     Raises:
       LaunchError: `docker` is not installed.
@@ -194,7 +195,7 @@ def docker(*arguments: str) -> list[str]:
 
 
 def _have_image(image: str, progress: Progress | None) -> list[str]:
-    """Pull an image if it is missing; return its exposed ports, such as "80/tcp"."""
+    """Pull an image if it is missing, and return its exposed ports, such as "80/tcp"."""
     code, printed, said = _ask(image, "image", "inspect", image)
     if code:
         code, _, said = _ask(image, "version", "--format={{.Server.Version}}")
@@ -231,7 +232,7 @@ def _pull(image: str, progress: Progress | None) -> None:
 
 
 def _follow(lines: Iterable[str], progress: Progress | None) -> str:
-    """Report the downloaded layers from Docker's output; return its last line."""
+    """Report the downloaded layers from Docker's output, and return its last line."""
     layers: dict[str, bool] = {}
     line = ""
     for line in lines:

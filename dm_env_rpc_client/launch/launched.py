@@ -25,10 +25,10 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.waiting import Deadline
 
 LOG_BYTES = 64 << 10
-"""Maximum size, in bytes, of the output returned by `logs`."""
+"""The maximum size, in bytes, of the output returned by `logs`."""
 
 STOP_SECONDS = 15.0
-"""Time limit, in seconds, for a supervisor or keeper to end its server, including the server's
+"""The time limit, in seconds, for a supervisor or keeper to end its server, including the server's
 own shutdown."""
 
 _EXIT_SECONDS = 2.0
@@ -38,7 +38,7 @@ _ATTEMPT_SECONDS = 2.0
 
 
 class Launch:
-    """A launched server, which ends with this object.
+    """A launched server, which is ended when this object is closed or deleted.
 
     The server ends when `close` is called, when the object is garbage-collected (with a
     ResourceWarning), when the interpreter exits, and when this process is killed.
@@ -80,7 +80,7 @@ class Launch:
 
     @property
     def pid(self) -> int:
-        """The id of the server's supervisor or keeper; signals to it do not reach the server.
+        """The process id of the server's supervisor or keeper, which does not forward signals.
 
         If that process is killed, its guard ends the server.
         """
@@ -88,11 +88,11 @@ class Launch:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server has not ended yet."""
+        """Whether the server is still running."""
         return self._process.poll() is None
 
     def logs(self) -> str:
-        """Return the end of the server's output: the last `LOG_BYTES`, 64 KiB."""
+        """Return the end of the server's output, at most `LOG_BYTES` (64 KiB)."""
         if self._output.closed:
             return self._last
         # `seek` would move the server's write position, which this file shares.
@@ -102,13 +102,13 @@ class Launch:
 
     @property
     def exit_code(self) -> int | None:
-        """The server's exit code, negative if a signal ended it; None if it has not ended."""
+        """The server's exit code, negative if a signal ended it, or None if it still runs."""
         return self._process.poll()
 
     def wait_until_ready(
         self, timeout: float | None, reported_timeout: float | None = None
     ) -> None:
-        """Wait until the server answers a request; an accepted connection is not enough.
+        """Wait until the server answers a request, not just until it accepts a connection.
 
         Args:
           timeout: time limit in seconds; 0 for one attempt, None for no limit.
@@ -176,7 +176,7 @@ class Launch:
         return LaunchError(reason, self.command, self._process.poll(), self.logs())
 
     def close(self) -> None:
-        """End the server and all processes of its group; a second call does nothing."""
+        """End the server and all processes of its group; repeated calls have no effect."""
         if self._finalizer.detach() is None:
             return
         server_ends.unwatch(self.address, self)

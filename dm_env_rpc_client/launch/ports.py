@@ -1,17 +1,17 @@
 """Free ports for commands that take their port as an argument.
 
 A port is chosen before the server listens on it, so another program may bind it in between. Three
-measures make that rare and harmless:
+measures make such a conflict rare and harmless:
 
 - `Port` holds the port with a bound socket that does not listen. The operating system assigns a
   held port neither to a socket that requests any free port nor to an outgoing connection. A server
-  that sets SO_REUSEADDR, as gRPC does in every language, can still listen on it.
-- This process never has two `Port`s with the same number.
-- If the server ends and `Port.was_taken`, or `Port.is_foreign`, it is restarted on another port;
-  later attempts do not hold the port, for servers that do not set SO_REUSEADDR.
+  that sets SO_REUSEADDR, as gRPC does in every language, can still listen on a held port. - This
+  process never has two `Port`s with the same number. - If the server ends and `Port.was_taken`, or
+  `Port.is_foreign`, the server is restarted on another port. Later attempts do not hold the port,
+  for servers that do not set SO_REUSEADDR.
 
-The remaining risk is a program that binds this very port, by number, just before the server does,
-where /proc does not show the owner of a socket.
+The remaining risk is that another program binds the same port, by number, just before the server
+does, on a system where /proc does not show the owner of a socket.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _STATES = {
     "t": "is held by a debugger",
     "Z": "has ended",
 }
-"""Common process states by their letter in proc_pid_stat(5)."""
+"""The common process states, by their letter in proc_pid_stat(5)."""
 
 _SHOWN = 5
 
 
 class Process(NamedTuple):
-    """Fields of /proc/PID/stat.
+    """The fields of /proc/PID/stat that are used here.
 
     Attributes:
       pid: the process id.
@@ -109,7 +109,7 @@ _taken: set[int] = set()
 
 
 class Port:
-    """A free TCP port on the loopback interface, until `close`.
+    """A free TCP port on the loopback interface, reserved until `close` is called.
 
     Args:
       is_held: whether to keep other programs from getting the port.
@@ -136,14 +136,14 @@ class Port:
             self.stop_holding()
 
     def close(self) -> None:
-        """Release the port; a second call does nothing."""
+        """Release the port; repeated calls have no effect."""
         self.stop_holding()
         with _lock:
             _taken.discard(self.number)
         self.number = 0
 
     def stop_holding(self) -> None:
-        """Close the socket that holds the port; this process keeps the number reserved."""
+        """Close the socket that holds the port, but keep the number reserved in this process."""
         self._socket.close()
 
     def was_taken(self, logs: str) -> bool:

@@ -1,4 +1,4 @@
-"""Servers in local processes: any command, or an environment behind this package's server."""
+"""Servers in local processes, started from any command or from an environment in Python."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 START_SECONDS = 60.0
-"""Default time limit for a launched server to answer, in seconds."""
+"""The default time limit, in seconds, for a launched server to answer."""
 
 UNBUFFERED: Mapping[str, str] = MappingProxyType({"PYTHONUNBUFFERED": "1"})
-"""Makes a Python program write its output immediately, even to a file."""
+"""The variables that make a Python program write its output immediately, even to a file."""
 
 _HELD_ATTEMPTS, _ATTEMPTS = 2, 4
 
@@ -40,7 +40,7 @@ _OLDEST = (3, 6)
 """The oldest Python version supported by the standalone server."""
 
 _LEAST_SECONDS = 0.05
-"""Minimum time limit, in seconds, for a server whose interpreter check used up the timeout."""
+"""The minimum time limit, in seconds, for a server whose interpreter check used up the timeout."""
 
 _WHAT_IT_HAS = """
 import sys
@@ -213,7 +213,7 @@ def check_process(env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | N
 
 
 def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
-    """Return a valid command; SpecError if it is a string, empty, or not a list of strings."""
+    """Return the command if it is a nonempty list of strings, or raise SpecError."""
     expected = "a list of the program and its arguments"
     if isinstance(argv, str):
         raise SpecError(
@@ -226,7 +226,7 @@ def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
 
 
 def _own_modules() -> dict[str, str]:
-    """Return the variables that give a Python process this process's module path."""
+    """Return the variables that make a Python process use this process's module path."""
     paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -292,7 +292,7 @@ def asked(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> tuple[int, str, str]:
-    """Run a command that ends by itself.
+    """Run a command that is expected to end by itself.
 
     It may be a wrapper that starts the interpreter, so a timeout kills its whole process group.
 

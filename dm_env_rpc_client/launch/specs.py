@@ -1,4 +1,4 @@
-"""Text specs of servers: `process:COMMAND`, `docker:IMAGE ARGUMENTS`, `python:MODULE:NAME`."""
+"""Texts that specify servers: `process:COMMAND`, `docker:IMAGE ARGS`, `python:MODULE:NAME`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dm_env_rpc_client.launch.processes import START_SECONDS, from_process, from
 from dm_env_rpc_client.system import sources
 
 Launcher: TypeAlias = Callable[[], Launch]
-"""Starts a server, and restarts it when called again."""
+"""A function that starts a server, and restarts it when called again."""
 
 Address: TypeAlias = str | Launcher
-"""Address of a server, or a way to launch one: a text (see `launcher_of`) or a function."""
+"""The address of a server, or a text (see `launcher_of`) or function that launches a server."""
 
 
 def is_address(given: Address) -> bool:
@@ -80,7 +80,7 @@ def launcher_of(
 
 
 def _without_thread(text: str) -> tuple[str, bool]:
-    """Return the reference in a `python:` spec, and whether it needs the main thread."""
+    """Return the reference in a `python:` text, and whether its server needs the main thread."""
     reference, found, option = text.partition(" ")
     if not found:
         return text, False

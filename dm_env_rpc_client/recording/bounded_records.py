@@ -1,11 +1,11 @@
 """The records of an MCAP file, read without trusting their stated sizes.
 
 `mcap.records` parses records. The readers of `mcap` allocate whatever size a length or the
-compressed data claim, and accept a truncated record as complete; this module compares every size
-with the available bytes and the limits before allocating memory. A length appears twice, in a
-record and in its fields; both must agree, even in a truncated record, so that a changed length does
-not look like truncation. Messages in chunks are parsed here, because `mcap` takes several
-microseconds for each.
+compressed data claim, and accept a truncated record as complete. This module compares every size
+with the available bytes and the limits before allocating memory. The length in a record must agree
+with the length of its fields, even in a truncated record, so that a changed length is not mistaken
+for truncation. This module parses the messages in chunks itself, because `mcap` takes several
+microseconds per message.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _BLOCK = 1 << 16
 _OF_MESSAGE = int(Opcode.MESSAGE)
 
 _RECORDS = 1 << 18
-"""Maximum number of records in a small file; larger files may have more."""
+"""The maximum number of records in a small file, which increases with the size of the file."""
 
 _RECORD_BYTES = 2
-"""File size, in bytes, that allows one more record. An empty message takes at least 5 bytes,
-because its number and time differ from those of other messages: 5.3 with zstd at level 19."""
+"""The file size, in bytes, that allows one more record. An empty message takes at least 5 bytes
+(5.3 with zstd at level 19), because its number and time differ from those of other messages."""
 
 _HELD = 4
-"""Memory limit for the TimeSteps of a file, in multiples of its size, but at least one chunk."""
+"""The memory limit for the TimeSteps of a file, as a multiple of its size (at least one chunk)."""
 
 
 class Damage(Exception):  # noqa: N818 - the text of a RecordingError, which the reader raises.
-    """A fault in a file."""
+    """Damage found in a recording file."""
 
 
 class FileBudget:
@@ -72,7 +72,7 @@ class FileBudget:
             raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", kind)
 
     def take_record(self) -> None:
-        """Count a record; RecordingError if the file has too many for its size."""
+        """Count a record, or raise RecordingError if the file has too many for its size."""
         self._records -= 1
         if self._records < 0:
             raise RecordingError(
@@ -81,7 +81,7 @@ class FileBudget:
             )
 
     def hold(self, size: int) -> None:
-        """Charge for memory retained while the file is read; RecordingError if over budget."""
+        """Charge for memory retained during the read, or raise RecordingError if over budget."""
         self._left -= size
         if self._left < 0:
             raise self._error(
@@ -91,7 +91,7 @@ class FileBudget:
             )
 
     def release(self, size: int) -> None:
-        """Refund the charged amount."""
+        """Return a charged amount of memory to the budget."""
         self._left += size
 
     def _error(self, text: str, kind: str) -> RecordingError:
@@ -131,7 +131,7 @@ class _Source(ReadDataStream):
 
 
 class IndexSize(NamedTuple):
-    """Number of messages of a channel in the index of a chunk.
+    """The number of messages of a channel, according to the index of a chunk.
 
     Replaces `records.MessageIndex`, which takes eight times the memory of its record.
     """
@@ -141,15 +141,15 @@ class IndexSize(NamedTuple):
 
     @classmethod
     def read(cls, source: _Source) -> IndexSize:
-        """Read an index and drop its entries."""
+        """Read an index without keeping its entries."""
         channel, size = source.read2(), source.read4()
         source.skip(size)
         return cls(channel, size / _TIME_AND_PLACE_BYTES)
 
 
 InChunk: TypeAlias = "tuple[int, int, int, bytes] | records.Schema | records.Channel"
-"""A record in a chunk. A message is a tuple of channel, sequence, nanoseconds and bytes, because an
-object for each would be slower."""
+"""A record in a chunk. A message is a tuple of channel, sequence, nanoseconds and bytes, because
+an object for each message would be slower."""
 
 # Records of other kinds are skipped.
 _KINDS: Mapping[int, Any] = {
@@ -191,7 +191,7 @@ def _parsed(source: _Source, opcode: int, length: int) -> Any:
 
 
 class RecordFile:
-    """The records of a file outside chunks, without those that readers do not need.
+    """The records of a file that are outside chunks and that readers need.
 
     Args:
       file: the file, positioned after its magic bytes.
@@ -223,7 +223,7 @@ class RecordFile:
         return self._place + len(MCAP0_MAGIC)
 
     def next(self) -> McapRecord | IndexSize | None:
-        """Return the next record; None at the end of an incomplete file.
+        """Return the next record, or None at the end of an incomplete file.
 
         Raises:
           RecordingError: the record exceeds the budget.
@@ -254,11 +254,11 @@ class RecordFile:
                 return None
 
     def begin_summary(self) -> None:
-        """Restart the checksum after the last record."""
+        """Restart the checksum so that it covers only what follows the last record."""
         self._source.checksum_so_far = 0
 
     def ends(self) -> bool:
-        """Return whether only the magic bytes follow; False if they are cut off.
+        """Return whether only the magic bytes follow, or False if the magic bytes are cut off.
 
         Raises:
           Damage: other bytes follow.

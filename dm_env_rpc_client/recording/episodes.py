@@ -94,7 +94,7 @@ class Episode:
 
     @property
     def actions(self) -> dict[str, Any]:
-        """The actions, stacked along time and nested: one fewer than TimeSteps.
+        """The actions, stacked along time and nested, with one action fewer than TimeSteps.
 
         Raises:
           SpecError: only some steps have an action, or the length of an action changes.
@@ -126,7 +126,7 @@ class Episode:
 
     @property
     def episode_return(self) -> Any:
-        """The sum of the rewards; 0 without rewards, or if they are not numbers."""
+        """The sum of the rewards, or 0 if there are no rewards or they are not numbers."""
         given = (step.reward for step in self.flat_timesteps if step.reward is not None)
         rewards = [reward for reward in given if np.asarray(reward).dtype.kind in "biuf"]
         total = np.sum(rewards, axis=0) if rewards else np.float64(0)
@@ -159,7 +159,7 @@ class Recording:
 
 
 def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
-    """Read a recording into memory; `episodes` reads it episode by episode.
+    """Read a whole recording into memory, unlike `episodes`, which reads one episode at a time.
 
     Args:
       path: the file. If its recorder was killed, it is read up to the last complete chunk.
@@ -203,7 +203,7 @@ def episodes(
 
 
 def all_episodes(scan: Scan) -> Iterator[Episode]:
-    """Yield as `episodes`, but count ended episodes against the limits of the scan, too."""
+    """Yield the same as `episodes`, but also count ended episodes against the scan's limits."""
     agents: dict[int, _Agent] = {}
     numbers = itertools.count(1)
     failed: set[int] = set()
@@ -271,11 +271,11 @@ class _Agent:
 
     @property
     def unfinished(self) -> list[Episode]:
-        """The running episodes."""
+        """The episodes that have not ended yet."""
         return list(self._running.values())
 
     def take(self, entry: Entry) -> Sequence[Episode]:
-        """Process a message; return the episodes that it ends."""
+        """Process a message, and return the episodes that the message ends."""
         if entry.is_request:
             self._budget.hold(_REQUEST_BYTES + len(entry.message))
             self._requests.append(entry.message)
@@ -311,14 +311,14 @@ class _Agent:
         return ended
 
     def _leave(self) -> list[Episode]:
-        """Mark the world as left or reset; return the episodes that end."""
+        """Mark the world as left or reset, and return the episodes that end."""
         if self._rows is not None:
             self._rows.forget()
         self._release(*self._begun)
         return self._end()
 
     def _set_specs(self, found: Any) -> list[Episode]:
-        """Adopt an ActionObservationSpecs or None; return the episodes ended by a change."""
+        """Adopt an ActionObservationSpecs or None, and return the episodes ended by a change."""
         if found is not None and found == self._found:
             return []
         ended = self._leave()
@@ -335,7 +335,7 @@ class _Agent:
         return ended
 
     def _step(self, request: Any, answer: Any, entry: Entry) -> list[Episode]:
-        """Process a StepRequest and its StepResponse; return the episodes that end."""
+        """Process a StepRequest and its StepResponse, and return the episodes that end."""
         state = self._lifecycle.state
         step_type = lifecycle.step_type(self._lifecycle.previous, state)
         is_first = step_type is dm_env.StepType.FIRST
@@ -364,7 +364,7 @@ class _Agent:
         return ended if state is State.RUNNING else [*ended, *self._end()]
 
     def _add(self, step: RowStep, of: Specs, nanoseconds: int) -> list[Episode]:
-        """Add a step to the episode of its row; return the episodes that end."""
+        """Add a step to the episode of its row, and return the episodes that end."""
         row, timestep = step.row, step.timestep
         ended: list[Episode] = []
         if timestep.first():
@@ -413,7 +413,7 @@ class _Agent:
         rows: Sequence[int | None] | None = None,
         end: Literal["terminated", "interrupted"] = "interrupted",
     ) -> list[Episode]:
-        """End the running episodes, of some rows or all, and return them."""
+        """End the running episodes of some or all rows, and return the ended episodes."""
         ended = []
         for row in list(self._running) if rows is None else rows:
             episode = self._running.pop(row, None)
@@ -423,7 +423,7 @@ class _Agent:
         return ended
 
     def _release(self, *rows: int | None) -> None:
-        """Forget the LAST observations of rows."""
+        """Discard the stored LAST observations of rows."""
         for row in rows:
             begun = self._begun.pop(row, None)
             if begun is not None:

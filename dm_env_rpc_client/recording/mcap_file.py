@@ -1,14 +1,15 @@
-"""The writer of a recording file: MCAP with the schemas of the protocol.
+"""The writer of a recording file, which is an MCAP file with the schemas of the protocol.
 
-`mcap.records` writes the records. Messages and their indexes, the bulk of a file, are packed here:
-`mcap.writer` takes 4 microseconds of interpreter time per message, during which steps wait; this
-code takes 0.7.
+`mcap.records` writes the records. This module packs messages and their indexes, the bulk of a
+file: `mcap.writer` takes 4 microseconds of interpreter time per message, during which steps wait,
+while this module takes 0.7.
 
-Each chunk is written at once, and written bytes never change. So after a kill, the file is readable
-up to its last complete chunk. The end of the file, with the index, is written when no connection is
-being recorded. Another connection truncates that end, provided the path still names the finished
-file: a renamed, replaced or changed file may belong to another program and is left alone. Checksums
-in the end cover everything outside chunks: the data in DataEnd, and the summary in the footer.
+Each chunk is written at once, and written bytes never change. After the process is killed, the
+file is therefore readable up to its last complete chunk. The end of the file, with the index, is
+written when no connection is being recorded. A later connection truncates the end of the file,
+provided that the path still refers to the finished file. A renamed, replaced or changed file may
+belong to another program and is left alone. The checksums at the end of the file cover everything
+outside chunks: DataEnd covers the data, and the footer covers the summary.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ PROFILE = "dm_env_rpc"
 """The profile in the header of a recording."""
 
 REQUESTS, ANSWERS = "requests", "answers"
-"""Prefix of channel names, such as "/connection-1/requests" and "/connection-1/answers"."""
+"""The prefix of channel names, such as "/connection-1/requests" and "/connection-1/answers"."""
 
 ENVELOPES: Mapping[str, type[Message]] = {
     REQUESTS: EnvironmentRequest,
     ANSWERS: EnvironmentResponse,
 }
-"""The message of each direction, in the order of their schemas."""
+"""The message type of each direction, in the order of the schemas."""
 
 COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "zstd": zstandard.compress,
     "lz4": lz4.frame.compress,
     "none": lambda data: data,
 }
-"""Compression functions for chunks, by name."""
+"""The compression functions for chunks, by name."""
 
 _CHUNK_BYTES = 1 << 20
-"""Size, in bytes before compression, beyond which a chunk ends."""
+"""The size of a chunk, in bytes before compression, beyond which the chunk ends."""
 
 MAX_CONNECTIONS = 0xFFFF // 2
-"""Maximum number of connections in one file: MCAP channel ids have 16 bits."""
+"""The maximum number of connections in one file, because MCAP channel ids have 16 bits."""
 
 PREFIX = struct.Struct("<BQ")
 """The prefix of a record: opcode and length ("Records" in the MCAP specification)."""
@@ -75,7 +76,7 @@ _INDEX_FIELDS = _INDEX.size - PREFIX.size
 
 
 class Container:
-    """A new recording, for use by one thread at a time.
+    """The writer of a new recording, which only one thread at a time may use.
 
     Args:
       path: the path of the file, which must not exist.
@@ -214,7 +215,7 @@ class Container:
         self.output.write(builder.end())
 
     def finish(self) -> None:
-        """Write the index and the end of the file, and close it until the next message."""
+        """Write the index and the end of the file, and close the file until the next message."""
         self.flush()
         if self.output.is_finished:
             return
@@ -233,7 +234,7 @@ class Container:
 
 
 class _Output:
-    """The file, unbuffered, because a forked child could write a buffer a second time.
+    """The file, which is unbuffered because a forked child could write a buffer a second time.
 
     Args:
       path: the path of the file, which must not exist.
@@ -268,26 +269,26 @@ class _Output:
         self._end, self.checksum, self.is_finished = end, checksum, True
 
     def close(self) -> None:
-        """Close the file without completing it; a second call does nothing."""
+        """Close the file without completing it; repeated calls have no effect."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def is_in_place(self) -> bool:
-        """Whether the path still names this file rather than a replacement."""
+        """Whether the path still refers to this file rather than a replacement."""
         try:
             return _identity(os.stat(self._path)) == self._identity
         except OSError:
             return False
 
     def remove(self) -> None:
-        """Remove the file, if its path still names it."""
+        """Remove the file if its path still refers to it."""
         if self.is_in_place():
             with contextlib.suppress(OSError):
                 os.remove(self._path)
 
     def check(self) -> None:
-        """Raise OSError if the file is finished and the path no longer names it."""
+        """Raise OSError if the file is finished and the path no longer refers to it."""
         if self.is_finished:
             os.close(self._opened())
 

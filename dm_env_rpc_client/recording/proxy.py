@@ -1,9 +1,9 @@
-"""A recording proxy between any clients and any server.
+"""A recording proxy that works between any clients and any server.
 
 Each client stream gets a stream to the server, with the client's metadata, which is not recorded.
-Requests are forwarded one at a time, so a pipelining client waits a full round trip for each. While
-there is only one stream, the receiving thread forwards its requests, which avoids switches between
-threads.
+Requests are forwarded one at a time, so a pipelining client waits a full round trip for each
+request. While only one stream is open, the receiving thread forwards the stream's requests, which
+avoids switches between threads.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class Proxy(Serving):
 class _Traffic:
     streams: set[_ForwardedStream] = dataclasses.field(default_factory=set)
     past_requests: int = 0
-    """Requests of closed streams."""
+    """The number of answered requests of closed streams."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    """Lock for counting, opening and closing streams."""
+    """The lock for counting, opening and closing streams."""
 
 
 def _read(stream: Stream) -> Buffer:
@@ -126,7 +126,7 @@ def _read(stream: Stream) -> Buffer:
 
 
 class _ForwardedStream(ServerStream):
-    """The proxy's end of a client's stream, with a stream to the server.
+    """The proxy's end of a client's stream, which forwards to a stream of its own to the server.
 
     Args:
       endpoint: the server, with the recorder.

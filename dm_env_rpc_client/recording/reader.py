@@ -1,10 +1,10 @@
-"""Reads a recording message by message, even if its recorder was killed.
+"""A reader that reads a recording message by message, even if the recorder was killed.
 
-A file without an end is read up to the first incomplete record. A file with an end must match it:
-the checksums of the data and of the summary, if present (earlier versions and most other programs
-write 0), the numbers of chunks and messages, and the schemas and channels. Messages of a connection
-are numbered, and each chunk is followed by its index, which reveals a missing chunk even in a file
-without an end.
+A file without an end is read up to the first incomplete record. The contents of a file with an end
+must match that end: the checksums of the data and of the summary, if present (earlier versions and
+most other programs write 0), the numbers of chunks and messages, and the schemas and channels. The
+messages of a connection are numbered, and each chunk is followed by its index, so a missing chunk
+is detected even in a file without an end.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits, shortened
 _DIRECTIONS = {envelope.DESCRIPTOR.full_name: name for name, envelope in ENVELOPES.items()}
 
 _NUMBER_DIGITS = 9
-"""Maximum number of digits in a connection's number."""
+"""The maximum number of digits in a connection's number."""
 
 _CONNECTION_BYTES = 2000
-"""The memory of a connection besides its metadata, in bytes."""
+"""The memory that a connection takes besides its metadata, in bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Scan:
         self.connections = self._contents.connections
 
     def _read_data(self, reading: RecordFile) -> Generator[Entry, None, bool]:
-        """Yield the messages; return whether the end of the data was read."""
+        """Yield the messages, and return whether the end of the data was read."""
         contents = self._contents
         header = reading.next()
         if header is not None and not isinstance(header, records.Header):
@@ -245,7 +245,7 @@ class _Contents:
         self._last: dict[int, int] = {}
 
     def entry(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> Entry | None:
-        """Count a message and return it; None for a message of another program."""
+        """Count a message and return it, or return None for a message of another program."""
         self._of_chunk[channel] += 1
         try:
             found = self._channels[channel]
@@ -268,7 +268,7 @@ class _Contents:
         return Entry(connection, is_request, sequence, nanoseconds, message)
 
     def check_index(self, index: IndexSize) -> None:
-        """Compare an index with the chunk before it."""
+        """Compare an index with the chunk that precedes it."""
         count = self._of_chunk[index.channel_id]
         if index.messages != count:
             raise Damage(
@@ -277,7 +277,7 @@ class _Contents:
             )
 
     def end_chunk(self) -> None:
-        """End the indexes of the last chunk."""
+        """Add the message counts of the last chunk, whose indexes have all been read."""
         self._messages.update(self._of_chunk)
         self._of_chunk.clear()
 

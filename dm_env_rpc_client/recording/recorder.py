@@ -1,13 +1,14 @@
-"""Recorders: queue the messages of connections, write them to a file, and complete it.
+"""Recorders, which queue the messages of connections, write them to a file, and complete the file.
 
-To a pipeline, a recorded stream looks like any other. Without `record`, none of this code runs.
+A pipeline uses a recorded stream like any other stream. None of this code runs unless the argument
+`record` is passed.
 
-The thread that sends or receives a message queues it with its time, which takes about a
+The thread that sends or receives a message queues the message with its time, which takes about a
 microsecond. The writer thread drains the queue every 10 ms, and hands a chunk to the operating
-system after 100 ms, or when the chunk is full. Nothing is dropped: if the disk falls behind by 64
-MiB, sending and receiving wait for it, and fail if it accepts nothing for a minute. If writing
-fails, for instance because the disk is full, the recorded connections fail with a RecordingError,
-since a recording with a gap would look complete.
+system after 100 ms, or when the chunk is full. No message is dropped: if the disk falls behind by
+64 MiB, sending and receiving wait for the disk, and fail if the disk accepts nothing for a minute.
+If writing fails, for instance because the disk is full, the recorded connections fail with a
+RecordingError, since a recording with a gap would look complete.
 """
 
 from __future__ import annotations
@@ -40,33 +41,33 @@ from dm_env_rpc_client.version import __version__
 _log = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.1
-"""Maximum age, in seconds, of messages not yet handed to the operating system."""
+"""The maximum age, in seconds, of messages not yet handed to the operating system."""
 
 MAX_WAITING_BYTES = 64 << 20
-"""Maximum size of pending messages, in bytes; beyond it, sending and receiving wait."""
+"""The maximum size of pending messages, in bytes, beyond which sending and receiving wait."""
 
 _TAKE_SECONDS = 0.01
 """The interval, in seconds, at which the writer thread drains the queue."""
 
 _MOST_TAKEN = 1000
-"""Maximum number of messages that the writer thread takes at once."""
+"""The maximum number of messages that the writer thread takes at once."""
 
 _MESSAGE_BYTES = 200
-"""Overhead charged for each queued message, in bytes."""
+"""The overhead charged for each queued message, in bytes."""
 
 _SETTLE_SECONDS = 30.0
-"""Time limit, in seconds, for the disk when closing."""
+"""The time limit, in seconds, for the disk to accept the remaining data when closing."""
 
 _STALLED_SECONDS = 60.0
-"""Time limit, in seconds, for a stalled disk, such as a network file system, to accept data."""
+"""The time limit, in seconds, for a stalled disk or network file system to accept data."""
 
 
 _Message: TypeAlias = "tuple[ConnectionRecording, str, int, int, bytes]"
-"""A message: its recording, direction, number, nanoseconds and bytes. A named tuple would double
-the time for queueing."""
+"""A message, as a tuple of its recording, direction, number, nanoseconds and bytes, because a
+named tuple would double the time for queueing."""
 
 _Item: TypeAlias = "_Message | Callable[[], None] | None"
-"""A message, another operation for the writer thread, or the end."""
+"""An item of the queue: a message, another operation for the writer thread, or the end."""
 
 # Unfinished recorders by path, so that connections opened one after another, such as those of many
 # environments, share a file.
@@ -75,7 +76,7 @@ _opening = make_lock()
 
 
 def _begin_anew() -> None:
-    """Reset in a forked child: the parent owns the recorders, and its threads may hold the lock."""
+    """A reset in a forked child, because the parent owns the recorders and may hold the lock."""
     global _opening
     _opening = make_lock()
     _recorders.clear()
@@ -172,12 +173,12 @@ class Recorder:
         return self.connection(endpoint.address, settings)
 
     def settle(self) -> None:
-        """Wait until the file contains everything recorded so far; errors are logged."""
+        """Wait until the file contains everything recorded so far, and log any errors."""
         if os.getpid() == self._pid:
             self._writer.settle()
 
     def close(self) -> None:
-        """Complete the file; a second call does nothing. Errors are logged.
+        """Complete the file and log any errors; repeated calls have no effect.
 
         Connections still being recorded fail, since their recordings would have gaps.
         """
@@ -216,7 +217,7 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
 
 
 class ConnectionRecording:
-    """The recording of one connection, for one thread that records requests and one for answers.
+    """The recording of one connection, used by one thread for requests and one for answers.
 
     Args:
       recorder: the recorder, kept alive until the recording ends.
@@ -242,7 +243,7 @@ class ConnectionRecording:
         writer.queue.put(functools.partial(writer.begin, number))
 
     def request(self, message: bytes, may_block: bool = True) -> None:
-        """Record a request before it is sent; errors are raised by `answer`.
+        """Record a request before it is sent, leaving errors for `answer` to raise.
 
         Args:
           message: the serialized request.
@@ -277,7 +278,7 @@ class ConnectionRecording:
         return self._writer.must_wait(since)
 
     def end(self) -> None:
-        """End the recording of the connection; a second call does nothing.
+        """End the recording of the connection; repeated calls have no effect.
 
         Takes no lock, because the garbage collector may call it anywhere.
         """
@@ -342,7 +343,7 @@ class FileWriter:
             raise RecordingError(f"cannot record to {self.path} any more: {error}") from error
 
     def must_wait(self, since: float) -> bool:
-        """Whether the queue is full; writing fails if the disk accepts nothing for a minute.
+        """Whether the queue is full. Writing fails if the disk accepts nothing for a minute.
 
         Args:
           since: the `time.monotonic` time at which the caller began to wait.
@@ -359,7 +360,7 @@ class FileWriter:
         return True
 
     def put(self, message: _Message, may_block: bool) -> None:
-        """Queue a message; with `may_block`, wait while the queue is full."""
+        """Queue a message, waiting while the queue is full if `may_block` is true."""
         self.queue.put(message)
         with self._mutex:
             self._waiting_bytes += len(message[-1]) + _MESSAGE_BYTES
@@ -369,7 +370,7 @@ class FileWriter:
                 time.sleep(_TAKE_SECONDS)
 
     def settle(self) -> None:
-        """Wait until the file contains the queued messages; errors are logged."""
+        """Wait until the file contains the queued messages, and log any errors."""
         # Not an Event: a signal at the wrong point of its `wait` raises RuntimeError.
         unsettled = make_lock()
         unsettled.acquire()
@@ -385,7 +386,7 @@ class FileWriter:
                 break
 
     def stop(self) -> None:
-        """Complete the file and end the thread; errors are logged."""
+        """Complete the file and end the thread, and log any errors."""
         self.queue.put(None)
         if os.getpid() == self._pid and self._thread is not threading.current_thread():
             self._thread.join(_TAKE_SECONDS if self.failure is not None else _SETTLE_SECONDS)
@@ -438,13 +439,13 @@ class FileWriter:
                 self._do(self._flush)
 
     def begin(self, number: int) -> None:
-        """Begin a connection; only for the writer thread, as is `end`."""
+        """Begin a connection. Only the writer thread may call this method."""
         self._open.add(number)
         self._is_used = True
         self._has_finished = False
 
     def end(self, number: int) -> None:
-        """End a connection, and complete the file after the last one."""
+        """End a connection, and complete the file if no other connection is open."""
         self._open.discard(number)
         if not self._open:
             self._do(self._finish)
@@ -489,7 +490,7 @@ class FileWriter:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Abandon the file, which stays readable up to its last complete chunk."""
+        """Abandon the file, which remains readable up to its last complete chunk."""
         self._unflushed_since = None
         self._container.output.close()
         self._note(error)
@@ -527,7 +528,7 @@ class _Recorded:
 
 
 class RecordedStream(_Recorded):
-    """A `Stream` that records the messages of another.
+    """A `Stream` that records the messages of an underlying stream.
 
     Args:
       stream: the underlying stream.
@@ -552,7 +553,7 @@ class RecordedStream(_Recorded):
 
     @property
     def exchange(self) -> Exchange | None:
-        """Return the underlying stream's exchange with recording; None if it has none."""
+        """The underlying stream's exchange, with recording, or None if it has no exchange."""
         return None if self._stream.exchange is None else self._exchange
 
     def _exchange(
@@ -580,7 +581,7 @@ class RecordedStream(_Recorded):
         return answer
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
-        """Record and return the next message; None if none arrives in time."""
+        """Record and return the next message, or return None if no message arrives in time."""
         message = self._stream.read(timeout, until_sent)
         if message is not None:
             self._recording.answer(message)
@@ -595,7 +596,7 @@ class RecordedStream(_Recorded):
 
 
 class AsyncRecordedStream(_Recorded):
-    """An `AsyncStream` that records the messages of another.
+    """An `AsyncStream` that records the messages of an underlying stream.
 
     While the disk is behind, the stream receives nothing, without blocking the event loop.
 
@@ -616,7 +617,7 @@ class AsyncRecordedStream(_Recorded):
         self.closed = stream.closed
 
     def events(self) -> int:
-        """Return the events to poll the descriptor for; none while the disk is behind."""
+        """Return the events to poll the descriptor for, or 0 while the disk is behind."""
         return 0 if self._is_behind() else self._stream.events()
 
     def write(self, message: bytes, /) -> object:
@@ -625,7 +626,7 @@ class AsyncRecordedStream(_Recorded):
         return self._stream.write(message)
 
     def take(self) -> Buffer | None:
-        """Record and return the next message; None without one, or if the disk is behind."""
+        """Record and return the next message, or None if none is ready or the disk is behind."""
         message = None if self._is_behind() else self._stream.take()
         if message is not None:
             self._recording.answer(message, may_block=False)

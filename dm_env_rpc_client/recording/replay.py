@@ -1,6 +1,6 @@
 """A server that replays a recording: the same requests get the same answers, byte for byte.
 
-Tests of an agent or a client can use it in place of an environment.
+Tests of an agent or a client can use this server in place of an environment.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _log = logging.getLogger(__name__)
 _WITH_SEQUENCES = ("step", "reset", "join_world", "leave_world")
 
 _MAX_STREAMS = 256
-"""Clients beyond this number are refused with RESOURCE_EXHAUSTED."""
+"""The maximum number of clients, beyond which clients are refused with RESOURCE_EXHAUSTED."""
 
 _SHOWN = 400
-"""Maximum length of a request in errors, in characters."""
+"""The maximum length, in characters, of a request that an error text quotes."""
 
 
 def replay(
@@ -164,7 +164,7 @@ class _Request:
 
     @functools.cached_property
     def message(self) -> Any:
-        """The EnvironmentRequest; an empty one if it cannot be parsed."""
+        """The EnvironmentRequest, which is empty if the bytes cannot be parsed."""
         try:
             return bounded_parsing.parse(EnvironmentRequest, self.content, Budget(), "the request")
         except DECODE_ERRORS:
@@ -172,7 +172,7 @@ class _Request:
 
     @property
     def kind(self) -> str:
-        """The name of the request in the protocol; empty if it cannot be parsed."""
+        """The name of the request in the protocol, which is empty if parsing fails."""
         return self.message.WhichOneof("payload") or ""
 
     def is_same(self, other: _Request) -> bool:
@@ -215,7 +215,7 @@ class _Shelf:
         self._order = list(self._firsts)
 
     def take(self, request: _Request) -> int | None:
-        """Return the recorded connection for a client's first request; None without a match."""
+        """Return the recorded connection for a client's first request, or None without a match."""
         with self._mutex:
             same = (each for each in self._order if _Request(self._firsts[each]).is_same(request))
             number = next(same, None)
@@ -285,7 +285,7 @@ class _ReplayedStream(ServerStream):
         return answer
 
     def _differs_in_ignored_actions(self, recorded: _Request, request: _Request) -> bool:
-        """Whether both begin a sequence and differ only in their actions."""
+        """Whether both requests begin a sequence and differ only in their actions."""
         if not recorded.kind == request.kind == "step":
             return False
         try:
@@ -317,7 +317,7 @@ class _ReplayedStream(ServerStream):
 
 
 def _exchanges(shelf: _Shelf, number: int) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield each request of a connection with its answer; unanswered requests at the end."""
+    """Yield each request of a connection with its answer, followed by the unanswered requests."""
     requests: collections.deque[bytes] = collections.deque()
     scan = Scan(shelf.path, shelf.limits)
     for entry in scan:

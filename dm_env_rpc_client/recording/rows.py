@@ -30,7 +30,7 @@ _VALUE_BYTES = 200
 _OBJECT_BYTES = 650
 
 _ROW_BYTES = 32
-"""The memory of a row besides its TimeSteps, in bytes."""
+"""The memory that a row takes besides its TimeSteps, in bytes."""
 
 
 class Specs(NamedTuple):
@@ -57,7 +57,7 @@ class RowStep(NamedTuple):
 
 
 class Rows:
-    """Splits a batched world's steps into steps of its rows.
+    """A splitter of a batched world's steps into the steps of its rows.
 
     Args:
       specs: the specs of one row.
@@ -76,7 +76,7 @@ class Rows:
 
     @classmethod
     def of(cls, actions: SpecManager, observations: SpecManager, budget: FileBudget) -> Rows | None:
-        """Return the rows of a world with these specs; None if it is not batched.
+        """Return the rows of a world with the given specs, or None if the world is not batched.
 
         Raises:
           SpecError: the specs break the rules for batches.
@@ -114,7 +114,7 @@ class Rows:
         self._has_reset = False
 
     def reset(self, mask: Any) -> list[int] | None:
-        """Process a Reset; return the rows whose sequences it ends, None for all.
+        """Process a Reset, and return the rows whose sequences it ends, or None for all rows.
 
         Args:
           mask: the rows in which the next step begins a sequence, bool [N]; None for all.
@@ -171,7 +171,7 @@ class Rows:
     def _taken(
         self, is_first: bool, seen: npt.NDArray[np.bool_], kinds: Any, action: Mapping[str, Any]
     ) -> npt.NDArray[np.bool_]:
-        """Return the requested rows, bool [N]; the others repeat their last values."""
+        """Return the requested rows as bool [N], where the other rows repeat their last values."""
         if not is_first:
             # Recordings of older clients may contain steps of some rows only.
             mask = action.get(batches.STEP_MASK)
@@ -196,7 +196,7 @@ def copied(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Return the size of a value; an upper bound for arrays of texts or messages."""
+    """Return the size of a value, or an upper bound of it for arrays of texts or messages."""
     array = np.asarray(value)
     return (
         _VALUE_BYTES + array.nbytes + (_OBJECT_BYTES * array.size if array.dtype == object else 0)
@@ -204,5 +204,5 @@ def size_of(value: Any) -> int:
 
 
 def size_of_step(*values: Any) -> int:
-    """Return the size of a TimeStep of these values."""
+    """Return the size of a TimeStep with the given values."""
     return _TIMESTEP_BYTES + sum(map(size_of, values))

@@ -1,6 +1,6 @@
-"""Environments with the C interface EnvCApi, as `EnvCApiEnvironment`.
+"""Access to environments that implement the C interface EnvCApi, through `EnvCApiEnvironment`.
 
-The guide is `docs/how-to/c-libraries.md`.
+The guide to this bridge is `docs/how-to/c-libraries.md`.
 """
 
 # Read `environment.py` first: it drives a library in this process (`runner.py`) or in another one

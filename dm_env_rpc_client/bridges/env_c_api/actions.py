@@ -1,8 +1,8 @@
-"""Validated actions by name, as arrays for the interface.
+"""Validation of actions by name, and their conversion to arrays for EnvCApi.
 
-Actions are sticky: a value omitted from an action keeps its last value for the rest of the episode.
-The interface does not define initial values, so an episode begins with 0, or the bound nearest to
-it, and with empty texts.
+Actions are sticky: a value omitted from an action keeps its last value for the rest of the
+episode. EnvCApi does not define initial values, so at the start of an episode each number is 0, or
+the bound nearest to 0, and each string is empty.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class StickyActions:
         self.reset()
 
     def reset(self) -> None:
-        """Restore the initial values of an episode."""
+        """Reset all actions to their values at the start of an episode."""
         self._values = tuple(list(defaults) for defaults in self._defaults)
         self._is_changed = [bool(defaults) for defaults in self._defaults]
 
     def update(self, action: Any) -> Actions:
-        """Set the values in an action.
+        """Store the values of an action.
 
         Args:
           action: a mapping from names to scalars; nested at the periods in the names, or flat.

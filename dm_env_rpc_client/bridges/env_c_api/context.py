@@ -1,7 +1,8 @@
-"""A context and the functions of its library, one method for each.
+"""An EnvCApi context, with one method for each function of its library.
 
-A thin layer: it maps arguments, return codes and pointers, copies all memory of the library before
-it returns, and checks the ranges of numbers. `LocalRunner` ensures the order of calls.
+This thin layer maps arguments, return codes and pointers, copies all library memory before a
+method returns, and checks the ranges of numbers. `LocalRunner` ensures that the functions are
+called in the right order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 
 class Status(enum.IntEnum):
-    """The status of an environment after `advance`, with the values of the interface."""
+    """The status of an environment after `advance`, with the numeric values of EnvCApi."""
 
     RUNNING = 0
     INTERRUPTED = 1
@@ -72,18 +73,18 @@ class Context:
         self._texts: tuple[Any, ...] = ()
 
     def setting(self, key: str, value: str) -> None:
-        """Apply a setting; SpecError with the library's message if the library refuses it."""
+        """Apply a setting, or raise SpecError with the library's message if it is refused."""
         texts = self._c_text(key, "setting"), self._c_text(value, f"setting {key!r}")
         code = self._call["setting"](self._handle, *texts)
         if code:
             raise SpecError(f"setting {key!r}: {value!r} is invalid: {self.error_message()}")
 
     def init(self) -> None:
-        """Finish the settings; LibraryError if that fails."""
+        """Call `init`, which completes the settings, or raise LibraryError if it fails."""
         self._check("init", self._call["init"](self._handle))
 
     def start(self, episode: int, seed: int) -> bool:
-        """Start an episode; False if the library requests another call (EAGAIN)."""
+        """Start an episode, or return False if the library requests another call (EAGAIN)."""
         code = self._call["start"](self._handle, episode, seed)
         if code == errno.EAGAIN:
             return False
@@ -91,11 +92,11 @@ class Context:
         return True
 
     def release(self) -> None:
-        """Release the environment; call it once, and last."""
+        """Release the environment; must be called only once, as the last call."""
         self._call["release_context"](self._handle)
 
     def error_message(self) -> str:
-        """Return the library's message; call it right after a failure."""
+        """Return the library's error message; must be called right after a failure."""
         pointer, most = self._call["error_message"](self._handle), self.limits.error_bytes
         # An invalid message must not hide the failure itself.
         if not pointer:
@@ -105,13 +106,13 @@ class Context:
         return f"{text}... (more than {most} bytes)" if len(data) > most else text or "(no message)"
 
     def write_property(self, key: str, value: str) -> None:
-        """Write a property; PropertyError if the library refuses."""
+        """Write a property, or raise PropertyError if the library refuses."""
         texts = self._c_text(key, "property"), self._c_text(value, f"property {key!r}")
         result = self._call["write_property"](self._handle, *texts)
         self._check_property("write", key, result)
 
     def read_property(self, key: str) -> str:
-        """Read a property; PropertyError if the library refuses."""
+        """Read a property, or raise PropertyError if the library refuses."""
         value = self.layout.ffi.new("const char**")
         result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
         self._check_property("read", key, result)
@@ -119,7 +120,7 @@ class Context:
         return declarations.copy_text(self.layout.ffi, value[0], most, where)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """List the properties directly below one; PropertyError if the library refuses."""
+        """List the direct children of a property, or raise PropertyError if refused."""
         ffi, token, listing = self.layout.ffi, next(_tokens), _Listing(self.limits)
         _listings[token] = listing
         try:
@@ -138,7 +139,7 @@ class Context:
         return listing.found
 
     def count(self, function: str) -> int:
-        """Return the result of a function such as "observation_count"."""
+        """Return the result of a counting function of the library, such as "observation_count"."""
         count: int = self._call[function](self._handle)
         if not 0 <= count <= self.limits.specs:
             raise ProtocolError(
@@ -147,7 +148,7 @@ class Context:
         return count
 
     def name(self, function: str, *index: int) -> str:
-        """Return the result of a function such as "observation_name" for an index."""
+        """Return the name that a library function such as "observation_name" has for an index."""
         where = " of ".join([function, *map(str, index)])
         pointer = self._call[function](self._handle, *index)
         return declarations.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
@@ -180,12 +181,12 @@ class Context:
         return type_, shape
 
     def fps(self) -> int | None:
-        """Return the steps per second of wall-clock time; None if the version has no `fps`."""
+        """Return the steps per second of wall-clock time, or None in versions without `fps`."""
         function = self._call.get("fps")
         return None if function is None else int(function(self._handle))
 
     def observation(self, index: int, budget: int, where: str) -> Any:
-        """Copy an observation of at most `budget` bytes: a new array, or a `str`."""
+        """Copy an observation of at most `budget` bytes into a new array or a `str`."""
         self._get_observation(index)
         most = self.limits.message_bytes
         return declarations.copy_observation(self.layout, self._observation, budget, most, where)
@@ -193,7 +194,7 @@ class Context:
     def fixed_observation(
         self, index: int, type_number: int, shape: list[int], dtype: np.dtype[Any], size: int
     ) -> Any:
-        """Copy an array of the expected type and shape quickly; None if it differs."""
+        """Copy an array by a fast path, or return None if its type or shape is unexpected."""
         self._get_observation(index)
         spec, ffi = self._observation_spec, self.layout.ffi
         pointer = self._observation_payload.bytes
@@ -208,13 +209,13 @@ class Context:
         return None
 
     def event_count(self) -> int:
-        """Return the number of events since the last advance."""
+        """Return the number of events since the last call of `advance`."""
         count: int = self._call["event_count"](self._handle)
         # Inlines `count` for zero events, because every step calls this.
         return count if count == 0 else self.count("event_count")
 
     def event(self, index: int, names: Sequence[str], budget: int) -> Event:
-        """Copy an event whose observations take at most `budget` bytes together."""
+        """Copy an event whose observations occupy at most `budget` bytes in total."""
         event = self._event
         event.id = event.observation_count = declarations.UNSET
         event.observations = self.layout.ffi.NULL
@@ -239,18 +240,18 @@ class Context:
         return Event(id_, names[id_], tuple(observations))
 
     def act_discrete(self, actions: Sequence[int]) -> None:
-        """Set the discrete actions until they are set again."""
+        """Set the discrete actions, which remain in effect until they are set again."""
         # Keeps the array alive, because the interface does not promise to copy it.
         self._discrete = self.layout.ffi.new("int[]", actions)
         self._call["act_discrete"](self._handle, self._discrete)
 
     def act_continuous(self, actions: Sequence[float]) -> None:
-        """Set the continuous actions until they are set again."""
+        """Set the continuous actions, which remain in effect until they are set again."""
         self._continuous = self.layout.ffi.new("double[]", actions)
         self._call["act_continuous"](self._handle, self._continuous)
 
     def act_text(self, actions: Sequence[str]) -> None:
-        """Set the text actions until they are set again."""
+        """Set the text actions, which remain in effect until they are set again."""
         ffi = self.layout.ffi
         encoded = [declarations.encode(action, "text action") for action in actions]
         # ffi.new appends the null that the interface requires in addition to the length.
@@ -264,7 +265,7 @@ class Context:
         del former  # The library may have used the former texts until now.
 
     def advance(self, steps: int) -> tuple[Status, float]:
-        """Advance by a number of steps.
+        """Advance the environment by a number of steps.
 
         Returns:
           The status and the reward.
@@ -338,12 +339,12 @@ class _Listing:
 
 _tokens = itertools.count(1)
 _listings: dict[int, _Listing] = {}
-"""Listings in progress, by their `userdata`: a number to look up, never a pointer to follow."""
+"""The listings in progress, by `userdata`, which is a number to look up and never dereferenced."""
 
 
 @functools.cache
 def _property_callback(layout_: Layout) -> Any:
-    """Return the callback for all contexts of a version.
+    """Return the list_property callback that all contexts of an EnvCApi version share.
 
     It is never freed, because a library may call it after list_property has returned.
     """

@@ -1,15 +1,15 @@
-"""The layouts of EnvCApi, by version, for cffi in ABI mode, and copies from a library's memory.
+"""The layouts of EnvCApi by version, for cffi in ABI mode, and functions that copy library memory.
 
-Versions are not binary compatible, and the struct does not contain its version, so the caller
-states it. 2.0 removed the deprecated functions `fps` and `act`; 2.1 added integer observations; 2.2
-has the layout of 2.1.
+Versions are not binary compatible, and the struct does not contain its version, so the caller must
+specify it. Version 2.0 removed the deprecated functions `fps` and `act`, version 2.1 added integer
+observations, and version 2.2 has the same layout as 2.1.
 
-Enumerations are declared as plain ints: a library may return any number, which is validated before
-it becomes an enumeration.
+Enumerations are declared as plain ints, because a library can return any number. Each number is
+validated before it is converted to an enumeration.
 
 Sizes are checked before memory is read. Every pointer is valid only until the next call into the
-library, so nothing here keeps one. A pointer that is not null may still be invalid; only a child
-process protects against that.
+library, so no pointer is kept beyond a call. A pointer that is not null can still be invalid, and
+only a child process protects against invalid pointers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 
 VERSIONS = ("1.4", "2.0", "2.1", "2.2")
-"""The supported versions of the interface."""
+"""The supported versions of EnvCApi."""
 
 _STRUCTS = """
 typedef struct { int type; int dims; const int* shape; } EnvCApi_ObservationSpec;
@@ -97,7 +97,7 @@ _TYPES_2_1 = MappingProxyType({**_TYPES_1_4, 3: ObservationType.INT32S, 4: Obser
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """A version of the interface.
+    """The layout of one version of EnvCApi.
 
     Attributes:
       version: the version, such as "1.4".
@@ -115,7 +115,7 @@ class Layout:
 
 
 def header(version: str) -> str:
-    """Return the C declarations of a version, for compiling an engine or a test.
+    """Return the C declarations of an EnvCApi version, for compiling an engine or a test.
 
     Raises:
       SpecError: the version is unknown.
@@ -125,7 +125,7 @@ def header(version: str) -> str:
 
 @functools.cache
 def layout(version: str) -> Layout:
-    """Return the layout of a version.
+    """Return the layout of an EnvCApi version.
 
     Raises:
       SpecError: the version is unknown.
@@ -157,7 +157,7 @@ def _declarations(version: str) -> str:
 
 
 UNSET = -(2**31)
-"""Initial value of output fields, which reveals fields that the library did not fill in."""
+"""The initial value of output fields, which reveals fields that the library did not fill in."""
 
 
 def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
@@ -175,7 +175,7 @@ def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
 
 
 def encode(text: str, where: str) -> bytes:
-    """Encode a string for C; SpecError if it contains a null or is invalid as UTF-8."""
+    """Encode a string for C, or raise SpecError if it contains a null or is not valid UTF-8."""
     if "\0" in text:
         raise SpecError(f"{where}: {text!r} contains a null character, which would end it in C")
     try:
@@ -192,7 +192,7 @@ def _decode(data: bytes, where: str) -> str:
 
 
 def known_type(layout: Layout, number: int, where: str) -> ObservationType:
-    """Return the type with a number; ProtocolError if this version has no such type."""
+    """Return the type with the number, or raise ProtocolError if the EnvCApi version lacks it."""
     type_ = layout.observation_types.get(number)
     if type_ is None:
         raise ProtocolError(
@@ -254,5 +254,5 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
 
 
 def size_of(value: Any) -> int:
-    """Return the size of a copied observation as counted against a budget."""
+    """Return the number of bytes that a copied observation consumes of a budget."""
     return len(value) if isinstance(value, str) else int(value.nbytes)

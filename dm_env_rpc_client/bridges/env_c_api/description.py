@@ -1,6 +1,6 @@
 """The description of an environment, available after `init`, and its dm_env specs.
 
-Pure data, read from C or received from a child process.
+The classes of this module are pure data, read from C or received from a child process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dm_env_rpc_client.tensors.specs import VariableArray
 
 
 def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings as strings by flat name.
+    """Return settings as strings, keyed by flat name.
 
     Args:
       settings: values by name, nested or with periods in the names. A str is unchanged, a bool
@@ -52,7 +52,7 @@ def _text(name: str, value: Any) -> str:
 
 
 class ObservationType(enum.Enum):
-    """The type of an observation's elements; the value is their NumPy dtype."""
+    """The type of an observation's elements, with their NumPy dtype as its value."""
 
     DOUBLES = np.dtype(np.float64)
     BYTES = np.dtype(np.uint8)
@@ -62,7 +62,7 @@ class ObservationType(enum.Enum):
 
     @property
     def item_bytes(self) -> int:
-        """The size of an element of the payload, in bytes; 1 for the bytes of a string."""
+        """The size of an element of the payload, in bytes, which is 1 for a string."""
         return 1 if self is ObservationType.STRING else int(self.value.itemsize)
 
 
@@ -90,7 +90,7 @@ def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -
 
 @dataclasses.dataclass(frozen=True)
 class ObservationDescription:
-    """An observation.
+    """The description of an observation.
 
     Attributes:
       name: the name of the observation.
@@ -106,12 +106,12 @@ class ObservationDescription:
 
     @property
     def source(self) -> str:
-        """The origin of the shape, for error messages."""
+        """The source that declared the shape, for error messages."""
         return "as shapes says" if self.is_given else "as observation_spec declares"
 
     @property
     def fixed_bytes(self) -> int:
-        """The fixed size of the observation in bytes; 0 if it varies."""
+        """The fixed size of the observation in bytes, or 0 if the size varies."""
         if self.shape is None or 0 in self.shape or self.type is ObservationType.STRING:
             return 0
         return math.prod(self.shape) * self.type.item_bytes
@@ -124,7 +124,7 @@ class ObservationDescription:
         return self.shape is None or self.shape.count(0) > 1
 
     def specs(self) -> dict[str, specs.Array]:
-        """Return dm_env specs by flat name.
+        """Return dm_env specs, keyed by flat name.
 
         The protocol allows one variable dimension ("Variable lengths" in the protocol overview). An
         observation with more, or with a varying number of dimensions, is split in two:
@@ -158,7 +158,7 @@ class ObservationDescription:
 
 
 class DiscreteAction(NamedTuple):
-    """A discrete action and its inclusive bounds."""
+    """The description of a discrete action, with inclusive bounds."""
 
     name: str
     minimum: int
@@ -166,7 +166,7 @@ class DiscreteAction(NamedTuple):
 
 
 class ContinuousAction(NamedTuple):
-    """A continuous action and its inclusive bounds."""
+    """The description of a continuous action, with inclusive bounds."""
 
     name: str
     minimum: float
@@ -177,7 +177,7 @@ BoundedAction: TypeAlias = DiscreteAction | ContinuousAction
 
 
 class Event(NamedTuple):
-    """An event.
+    """The description of a type of event.
 
     Attributes:
       id: the number of the event type.
@@ -193,7 +193,7 @@ class Event(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """An environment.
+    """The description of an environment.
 
     Attributes:
       name: the environment's name.
@@ -239,7 +239,7 @@ class Description:
         return self.discrete + self.continuous
 
     def action_specs(self) -> dict[str, specs.Array]:
-        """Return the specs of the actions by name; all actions are scalars."""
+        """Return the specs of the actions, all of which are scalars, by name."""
         by_name: dict[str, specs.Array] = {}
         for name, low, high in self.discrete:
             if low == 0 and high < np.iinfo(np.int32).max:

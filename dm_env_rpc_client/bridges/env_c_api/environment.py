@@ -1,4 +1,4 @@
-"""A library with the C interface as a dm_env.Environment."""
+"""An adaptor that presents a library with the C interface as a dm_env.Environment."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from dm_env_rpc_client.tensors.specs import VariableStringArray
 _INT32 = np.iinfo(np.int32)
 
 START_ATTEMPTS = 10
-"""Default number of calls of `start` for one episode; the pauses add up to half a second."""
+"""The default number of `start` attempts for an episode, with pauses of half a second in total."""
 
 REQUEST_SECONDS = 120.0
-"""Default time limit, in seconds, for one call in a child process."""
+"""The default time limit, in seconds, for one call in a child process."""
 
 
 class EnvCApiEnvironment(dm_env.Environment):
@@ -173,7 +173,7 @@ class EnvCApiEnvironment(dm_env.Environment):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The events of the last `step` or `reset`; empty after a LAST step."""
+        """The events of the last `step` or `reset`, which is empty after a LAST step."""
         return self._events
 
     def reset(self) -> dm_env.TimeStep:
@@ -227,11 +227,11 @@ class EnvCApiEnvironment(dm_env.Environment):
             return dm_env.truncation(frame.reward, observation)
 
     def action_spec(self) -> dict[str, Any]:
-        """Return the specs of the actions, by name, nested like the actions."""
+        """Return the specs of the actions by name, nested as the actions are."""
         return self._nest(dict(self._action_specs))
 
     def observation_spec(self) -> dict[str, Any]:
-        """Return the specs of the observations, by name, nested like the observations."""
+        """Return the specs of the observations by name, nested as the observations are."""
         return self._nest(dict(self._observation_specs))
 
     def read_property(self, key: str) -> str:
@@ -265,7 +265,7 @@ class EnvCApiEnvironment(dm_env.Environment):
     def list_properties(
         self, key: str = "", *, recursive: bool = False
     ) -> dict[str, PropertyAttributes]:
-        """Return the attributes of the properties below one, by key.
+        """Return the attributes of the direct children of a property, by key.
 
         Args:
           key: the key of a listable property; most libraries list all properties under "".
@@ -282,7 +282,7 @@ class EnvCApiEnvironment(dm_env.Environment):
             return list_property(key)
 
     def close(self) -> None:
-        """Release the environment and end its child process; a second call does nothing."""
+        """Release the environment and end its child process; repeated calls have no effect."""
         with self._lock:
             runner, self._runner = self._runner, None
             self._is_running = False
@@ -327,7 +327,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         return dm_env.restart(self._observe(frame))
 
     def _run(self, call: Callable[..., Frame], *given: Any) -> Frame:
-        """Start or advance; after an exception no episode is running."""
+        """Start or advance an episode; after an exception, no episode is running."""
         self._is_running, self._events = False, ()
         try:
             frame = call(*given)
@@ -366,7 +366,7 @@ def _int32(name: str, value: Any, least: int = int(_INT32.min)) -> int:
 
 
 def _checked_shape(name: str, shape: Any) -> tuple[int, ...]:
-    """Return a shape with 0 for variable lengths, as in the interface."""
+    """Return a shape in which 0 stands for a variable length, as in EnvCApi."""
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else None
     if sizes is None or not all(type(size) is int and (size > 0 or size == -1) for size in sizes):
         raise SpecError(

@@ -1,12 +1,12 @@
-"""Creates a context from a library and its connect function.
+"""Creation of an EnvCApi context from a library and its connect function.
 
-The interface does not define how a context is created. Two kinds of connect function are common,
-both with 0 for success:
+EnvCApi does not define how a context is created. Two kinds of connect function are common, and
+both return 0 for success:
 
     int connect(EnvCApi* api, void** context);
     int connect(const Params* params, EnvCApi* api, void** context);
 
-`Params` is a library-specific struct, often of a single `const char*`.
+`Params` is a library-specific struct, which often consists of a single `const char*`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 from dm_env_rpc_client.tensors.memory_limits import Limits
 
 Library = str | os.PathLike[str] | None
-"""The path of a library; None if `connect` needs no library."""
+"""The path of a library, or None if `connect` needs no library."""
 
 Connect = str | int | Callable[[], tuple[Any, Any]]
 """The name of a symbol, the address of a function, or a Python callable.
 
-An address is an int in the memory of this process, a ctypes or cffi function, or "+0x1234", an
-offset from the library's load address, for functions that are not exported.
+An address is an int in the memory of this process, a ctypes or cffi function, or, for a function
+that is not exported, an offset from the library's load address, such as "+0x1234".
 
 A callable returns the filled struct (a cffi pointer, an address, or an object with its bytes
 such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an address).
@@ -38,8 +38,8 @@ such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, 
 LaunchParams = Any
 """The first argument of the connect function.
 
-The bytes of a struct, a list of C strings (a struct with a `const char*` for each), or a cffi
-pointer; None for a connect function without this argument.
+The argument can be the bytes of a struct, a list of C strings (a struct with a `const char*` for
+each), a cffi pointer, or None for a connect function without this argument.
 """
 
 # The base class of CDLL's functions, for which ctypes has no public name.
@@ -80,7 +80,7 @@ class Opening(NamedTuple):
 
 
 def open_context(opening: Opening) -> Context:
-    """Load a library, unless it is None, and create a context.
+    """Load the library, if there is one, and create a context.
 
     Args:
       opening: the library and its environment; settings are not applied yet.
@@ -153,7 +153,7 @@ def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
 
 
 def _load_address(loaded: ctypes.CDLL) -> int:
-    """Return the load address of a library, the first member of its link_map."""
+    """Return the load address of a library, which is the first member of its link_map."""
     first_member = ctypes.POINTER(ctypes.c_size_t)()
     try:
         dlinfo = ctypes.CDLL(None).dlinfo
@@ -166,7 +166,7 @@ def _load_address(loaded: ctypes.CDLL) -> int:
 
 
 def _as_params(layout: Layout, launch_params: LaunchParams) -> tuple[Any, ...]:
-    """Return the pointer to pass, and the objects to keep alive for it."""
+    """Return the pointer to pass, and the objects that must stay alive while it is used."""
     ffi = layout.ffi
     if isinstance(launch_params, bytes):
         # Doubles, because a struct needs an alignment that an array of chars may not have.
@@ -215,7 +215,7 @@ def _connect(
 
 
 def _copy_struct(layout: Layout, struct: Any) -> Any:
-    """Copy the functions, so that the library cannot change them later."""
+    """Copy the struct of function pointers, so that the library cannot change it later."""
     ffi = layout.ffi
     api = ffi.new("EnvCApi*")
     if isinstance(struct, int):

@@ -1,4 +1,4 @@
-"""Properties: settings that can be read, written and listed during an environment's life."""
+"""Properties, the settings that can be read, written and listed while an environment exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 
 class PropertyAttributes(enum.Flag):
-    """The allowed operations on a property, with the values of the interface."""
+    """The allowed operations on a property, with the numeric values of EnvCApi."""
 
     NONE = 0
     READABLE = 1
@@ -30,7 +30,7 @@ class PropertyAttributes(enum.Flag):
 
     @property
     def is_listable(self) -> bool:
-        """Whether the properties below this one can be listed."""
+        """Whether the children of this property can be listed."""
         return PropertyAttributes.LISTABLE in self
 
 
@@ -39,7 +39,7 @@ def list_recursively(
     key: str,
     limits: Limits = DEFAULT,
 ) -> dict[str, PropertyAttributes]:
-    """List the properties below one recursively.
+    """List all descendants of a property.
 
     Args:
       list_property: lists one level.

@@ -1,4 +1,4 @@
-"""Runs a library's environment in the order of calls required by the interface."""
+"""A runner that calls a library's functions in the order that EnvCApi requires."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dm_env_rpc_client.bridges.env_c_api.library import Opening, open_context
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 
 START_PAUSE_SECONDS = 0.001
-"""The pause before the second attempt to start; it doubles with each attempt."""
+"""The pause in seconds before the second attempt to start, which doubles with each attempt."""
 
 
 class Actions(NamedTuple):
-    """Values of all actions of each kind, in the library's order; None for unchanged kinds."""
+    """The values of all actions by kind, in the library's order, with None for unchanged kinds."""
 
     discrete: Sequence[int] | None
     continuous: Sequence[float] | None
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 
 
 class LocalRunner:
-    """A runner of an environment in this process. Not thread-safe.
+    """A runner of an environment in the current process, which is not thread-safe.
 
     The context is released exactly once, even if the runner is garbage-collected or the interpreter
     exits.
@@ -98,7 +98,7 @@ class LocalRunner:
         self.list_property = context.list_property
 
     def start(self, episode: int, seed: int) -> Frame:
-        """Start an episode and return its first frame; LibraryError if it fails."""
+        """Start an episode and return its first frame, or raise LibraryError on failure."""
         pause = START_PAUSE_SECONDS
         for attempt in range(self._start_attempts):
             if attempt:
@@ -114,7 +114,7 @@ class LocalRunner:
         )
 
     def advance(self, actions: Actions, steps: int) -> Frame:
-        """Set actions and advance; LibraryError if the status is Error.
+        """Set actions and advance the environment, or raise LibraryError if the status is Error.
 
         Call it only while the last status is Running.
         """
@@ -167,7 +167,7 @@ class LocalRunner:
 def _describe(
     context: Context, wanted: Collection[str] | None, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[Description, Sequence[int]]:
-    """Return the description and the indices of the observations to read, after `init`."""
+    """Return the description after `init`, and the indices of the observations to read."""
 
     def named(kind: str) -> list[str]:
         return [context.name(f"{kind}_name", i) for i in range(context.count(f"{kind}_count"))]
@@ -213,7 +213,7 @@ def _with_shapes(
     names: Collection[str],
     most: int,
 ) -> tuple[ObservationDescription, ...]:
-    """Set the shapes of observations without a declared shape.
+    """Set the shapes of observations for which the library declares no shape.
 
     Args:
       declared: the observations to read.

@@ -1,7 +1,7 @@
 """A bridge between gym-socket-api, a byte protocol over TCP, and dm_env, in both directions.
 
-`GymSocketEnvironment` is the client, `serve` the server. The guide is
-`docs/how-to/gym-socket.md`. Needs the extra `gymnasium`.
+`GymSocketEnvironment` is the client, and `serve` starts a server. The guide to this bridge is
+`docs/how-to/gym-socket.md`. The bridge requires the extra `gymnasium`.
 """
 
 # Read `packets.py` first: it lists the packets and their answers, and encodes them as bytes.

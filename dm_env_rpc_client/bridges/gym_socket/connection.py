@@ -1,7 +1,7 @@
-"""Packets and their answers on the client: deadlines, poisoning, closing.
+"""The client's side of a connection: requests and answers, deadlines, failure, and closing.
 
-Packets carry no id. As soon as an answer might belong to another packet, the connection is
-poisoned: every later call fails with the first cause chained.
+Packets carry no id. As soon as an answer might belong to a different packet, the connection is
+poisoned: every later call fails, with the original error as its cause.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort
 
 CLOSE_SECONDS = 1.0
-"""Time limit, in seconds, for `close` to wait for another thread's request."""
+"""The time limit, in seconds, for `close` to wait for another thread's request."""
 
 
 class PacketConnection:
-    """A connection to a server, one packet at a time.
+    """A connection to a server that has at most one packet in flight.
 
     Args:
       address: the address of the server.
@@ -121,14 +121,14 @@ class PacketConnection:
             raise DmEnvRpcError(status_pb2.Status(code=code_pb2.UNKNOWN, message=message))
 
     def poison(self, cause: BaseException) -> BaseException:
-        """Make the connection unusable, unless it is already, and return `cause`."""
+        """Make the connection unusable, unless it already is, and return `cause`."""
         if self.poisoned_by is None:
             self.poisoned_by = cause
             self._stream.shutdown()
         return cause
 
     def close(self) -> None:
-        """End the connection; never raise. A second call does nothing."""
+        """End the connection without raising; repeated calls have no effect."""
         if self._finalizer.detach() is None:
             return
         if self.poisoned_by is None:

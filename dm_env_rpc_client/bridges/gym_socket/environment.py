@@ -1,4 +1,4 @@
-"""A gym-socket-api server's environment as a dm_env.Environment."""
+"""A client that presents a gym-socket-api server's environment as a dm_env.Environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.net import addresses
 
 
 class GymSocketEnvironment(dm_env.Environment):
-    """An environment hosted by a gym-socket-api server. Needs the extra `gymnasium`.
+    """An environment hosted by a gym-socket-api server, which requires the extra `gymnasium`.
 
     Gymnasium's spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an
     int8 BoundedArray from 0 to 1, MultiDiscrete an int64 BoundedArray, Tuple a tuple. A Box has no
@@ -109,12 +109,12 @@ class GymSocketEnvironment(dm_env.Environment):
 
     @property
     def poisoned_by(self) -> BaseException | None:
-        """The first error that made the environment unusable; None while it is usable."""
+        """The error that made the environment unusable, or None if the environment is usable."""
         return self._connection.poisoned_by
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """The info that the server sent with the last step; empty after a reset."""
+        """The info that the server sent with the last step, which is empty after a reset."""
         return self._info
 
     @property
@@ -182,17 +182,17 @@ class GymSocketEnvironment(dm_env.Environment):
         return dm_env.termination(answer.reward, observation)
 
     def action_spec(self) -> Any:
-        """Return the spec of actions; see the class."""
+        """Return the spec of actions, as described in the docstring of the class."""
         self._check_environment()
         return self._action_spec
 
     def observation_spec(self) -> Any:
-        """Return the spec of observations; see the class."""
+        """Return the spec of observations, as described in the docstring of the class."""
         self._check_environment()
         return self._observation_spec
 
     def sample_action(self) -> Any:
-        """Return an action sampled by the server from its space.
+        """Return an action that the server sampled from its action space.
 
         Raises:
           As `step`.
@@ -203,7 +203,7 @@ class GymSocketEnvironment(dm_env.Environment):
     def monitor(
         self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
     ) -> None:
-        """Request a recording of the episodes from the next reset on.
+        """Ask the server to record all episodes from the next reset on.
 
         The first dialect has no answer to this packet: a server that refuses can only end the
         session.
@@ -221,7 +221,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Monitor(directory, resume, force, video))
 
     def render(self) -> None:
-        """Request rendering on the server's machine; there is no answer.
+        """Ask the server to render on its own machine, without waiting for an answer.
 
         Raises:
           As `step`.
@@ -229,7 +229,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
-        """Request the upload of a monitor's directory by the server.
+        """Ask the server to upload the directory of a monitor.
 
         Args:
           directory: a path on the server's machine.
@@ -243,7 +243,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._connection.command(packets.Upload(directory, api_key, algorithm_id))
 
     def configure_universe(self, settings: Any) -> None:
-        """Configure a Universe environment; only in the latest dialect.
+        """Configure a Universe environment, which only the latest dialect supports.
 
         Args:
           settings: a JSON value.
@@ -255,7 +255,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.UniverseConfigure(settings))
 
     def wrap_universe(self, wrapper: str, settings: Any) -> None:
-        """Wrap the environment in a Universe wrapper; only in the latest dialect.
+        """Wrap the environment in a Universe wrapper, which only the latest dialect supports.
 
         The spaces are requested again, because a wrapper may change them.
 
@@ -271,7 +271,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._read_spaces(*self._box_dtypes)
 
     def close(self) -> None:
-        """End the session; never raise. A second call does nothing."""
+        """End the session without raising; repeated calls have no effect."""
         self._connection.close()
 
     def _read_spaces(

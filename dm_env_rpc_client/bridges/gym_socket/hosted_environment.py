@@ -1,4 +1,4 @@
-"""A factory's environment as a `gymnasium.Env` for a session."""
+"""An adaptor that presents the environment of a factory as a `gymnasium.Env` for a session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dm_env_rpc_client.tensors import casting, structures
 
 
 class HostedDmEnv(gymnasium.Env[Any, Any]):
-    """A dm_env.Environment, checked against its own specs.
+    """A dm_env.Environment as a `gymnasium.Env`, checked against its own specs.
 
     `adaptors.gymnasium.GymnasiumEnv` is for users: it passes on an environment's values, adds the
     discount to infos, and imports the client. Here, a value that violates the specs ends the
@@ -52,13 +52,13 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; dm_env has neither seed nor options."""
+        """Begin an episode, ignoring the seed and options, which dm_env lacks."""
         timestep = self.environment.reset()
         check_time_step(self.environment, "reset", timestep)
         return self._observed(timestep), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step; an episode that ends with a discount other than 0 is truncated."""
+        """Take a step, and report truncation if the episode ends with a discount other than 0."""
         timestep = self.environment.step(from_space(self._action_spec, action, "action"))
         check_time_step(self.environment, "step", timestep)
         if timestep.first():
@@ -73,7 +73,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
         )
 
     def sample_action(self) -> Any:
-        """Return a sampled action, from the environment's own `sample_action` if it has one."""
+        """Return a sampled action, using the environment's own `sample_action` if it exists."""
         sample = getattr(self.environment, "sample_action", self.action_space.sample)
         return to_space(self.action_space, sample())
 

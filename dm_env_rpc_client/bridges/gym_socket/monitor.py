@@ -1,6 +1,6 @@
-"""The recording requested by a Monitor packet, in a folder below the operator's.
+"""The recording requested by a Monitor packet, in a subfolder of the operator's folder.
 
-The file `episodes.jsonl` has a line of JSON for each finished episode:
+The file `episodes.jsonl` contains one line of JSON for each finished episode, with the keys
 "episode" (from 0), "reward" (the sum), "length" (steps), "seconds" (since its reset) and
 "is_terminated" (false at a time limit).
 """
@@ -17,7 +17,7 @@ EPISODES = "episodes.jsonl"
 
 
 class EpisodeRecorder:
-    """Writes a line for each finished episode.
+    """A recorder that writes one line for each finished episode.
 
     Args:
       folder: the folder of the recording; created if it does not exist.
@@ -45,11 +45,11 @@ class EpisodeRecorder:
         self._start: float | None = None
 
     def begin(self) -> None:
-        """Begin an episode; steps before the first episode are not recorded."""
+        """Begin an episode. Steps before the first episode are not recorded."""
         self._start, self._reward, self._length = time.monotonic(), 0.0, 0
 
     def add_step(self, reward: float, is_last: bool, is_terminated: bool) -> None:
-        """Add a step; a last step writes the episode's line."""
+        """Add a step, and write the episode's line if the step is the last one."""
         if self._start is None:
             return
         self._reward += reward

@@ -1,13 +1,14 @@
-"""The packets of gym-socket-api, as values and as bytes, in both dialects; without I/O.
+"""The packets of gym-socket-api, as values and as bytes, in both dialects, without any I/O.
 
 The `encode_...` functions return whole messages; the `read_...` functions read from a `Reader`.
 Packets are numbered as in "Command packets" of the protocol document. Lengths are checked before
 memory is allocated, so a peer cannot make this process allocate more than `Limits` allows.
 
-Integers are little endian, strings UTF-8, booleans a byte 0 or 1, floats IEEE 754. A client sends a
-packet only after the answer to its predecessor ("Command packets"). Whether a packet has an answer
-depends only on the dialect; see `has_answer`. The dialect "first" follows the protocol document. In
-"latest", Monitor has a flag `video` and an answer, and packets 7 and 8 are for Universe.
+Integers are little endian, strings are UTF-8, booleans are a byte with the value 0 or 1, and
+floats are IEEE 754. A client sends a packet only after it has received the answer to the previous
+one ("Command packets"). Only the dialect determines whether a type of packet is answered; see
+`has_answer`. The dialect "first" follows the protocol document. In the dialect "latest", Monitor
+has a flag `video` and an answer, and packets 7 and 8 are for Universe.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 Dialect: TypeAlias = Literal["first", "latest"]
 
 TRUNCATED = "TimeLimit.truncated"
-"""Key in a step's info whose value is true if a time limit ended the episode."""
+"""The key in a step's info whose value is true if a time limit ended the episode."""
 
 
 class WhichSpace(enum.IntEnum):
@@ -46,38 +47,38 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Handshake(Request):
-    """A client's first message: the requested environment, "" for none."""
+    """A client's first message, with the name of the requested environment, or "" for none."""
 
     env_name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Reset(Request):
-    """Packet 0, answered with an observation."""
+    """Packet 0, which begins an episode and is answered with an observation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step(Request):
-    """Packet 1, answered with a `StepAnswer`; `action` is a JSON value."""
+    """Packet 1, which takes a step with a JSON `action` and is answered with a `StepAnswer`."""
 
     action: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class GetSpace(Request):
-    """Packet 2, answered with a space."""
+    """Packet 2, which requests a space and is answered with that space."""
 
     which: WhichSpace
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleAction(Request):
-    """Packet 3, answered with an action."""
+    """Packet 3, which requests a sampled action and is answered with an action."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Monitor(Request):
-    """Packet 4; only the latest dialect has `video` and an answer, an error string."""
+    """Packet 4, with `video` and an answer (an error string) only in the latest dialect."""
 
     directory: str
     resume: bool = False
@@ -87,12 +88,12 @@ class Monitor(Request):
 
 @dataclasses.dataclass(frozen=True)
 class Render(Request):
-    """Packet 5, without an answer."""
+    """Packet 5, which requests rendering and has no answer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Upload(Request):
-    """Packet 6, answered with an error string."""
+    """Packet 6, which requests an upload and is answered with an error string."""
 
     directory: str
     api_key: str
@@ -101,21 +102,21 @@ class Upload(Request):
 
 @dataclasses.dataclass(frozen=True)
 class UniverseConfigure(Request):
-    """Packet 7 of the latest dialect, answered with an error string."""
+    """Packet 7 of the latest dialect, which is answered with an error string."""
 
     settings: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class UniverseWrap(Request):
-    """Packet 8 of the latest dialect, answered with an error string."""
+    """Packet 8 of the latest dialect, which is answered with an error string."""
 
     wrapper: str
     settings: Any
 
 
 class StepAnswer(NamedTuple):
-    """The answer to a Step.
+    """The answer to a Step packet.
 
     Attributes:
       observation: a uint8 array from a byte list, or a JSON value.
@@ -137,11 +138,11 @@ _JSON = 0
 _BYTE_LIST = 1
 
 MAX_SPACE_VALUES = 1 << 18
-"""Values in the JSON of a space; two for each element of its boxes."""
+"""The maximum number of values in the JSON of a space, where each element of a box has two."""
 
 
 class Reader(Protocol):
-    """A source of message bytes that reads only the requested number."""
+    """A source of message bytes that reads only as many bytes as requested."""
 
     def read(self, count: int) -> bytes:
         """Return exactly the next `count` bytes."""
@@ -152,7 +153,7 @@ class Reader(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Maximum sizes of a peer's messages, in bytes.
+    """The maximum sizes of a peer's messages, in bytes.
 
     Attributes:
       name: the name of an environment or a wrapper.
@@ -175,7 +176,7 @@ class Limits:
 
 
 class ObservationBounds(NamedTuple):
-    """Limits derived from the observation space.
+    """The limits derived from the observation space.
 
     Attributes:
       shape: the shape of a byte list; None if the space is not a single array.
@@ -236,7 +237,7 @@ def _read_field(reader: Reader, limit: int, where: str) -> bytes:
 
 
 def check_limits(limits: Limits | None) -> Limits:
-    """Return the limits, or the defaults for None; SpecError for any other type."""
+    """Return the limits, or the defaults for None, and raise SpecError for any other type."""
     expected = "a Limits of dm_env_rpc_client.bridges.gym_socket"
     arguments.instance("limits", limits, Limits, expected, none="None for the defaults")
     return Limits() if limits is None else limits
@@ -275,7 +276,7 @@ def _encode_byte(value: int, where: str) -> bytes:
 
 
 class _Field(NamedTuple):
-    """Writer and reader of a packet field; both receive its name for error messages."""
+    """The writer and the reader of a packet field, which receive its name for error messages."""
 
     encode: Callable[[Any, str], bytes]
     read: Callable[[Reader, int, str], Any]
@@ -362,7 +363,7 @@ def read_answer(
     limits: Limits,
     bounds: ObservationBounds | None = None,
 ) -> Any:
-    """Read the answer to a request that has one.
+    """Read the answer to a request of a type that is answered.
 
     Reset is answered with an observation as in `StepAnswer`, Step with a `StepAnswer`, Get Space
     and Sample Action with a JSON value, and other packets with an error string, "" for success.
@@ -380,17 +381,17 @@ def read_answer(
 
 
 def encode_error(message: str) -> bytes:
-    """Return an error string; "" is success."""
+    """Return an encoded error string, where "" stands for success."""
     return _encode_string(message, "the error message")
 
 
 def encode_space(space: Any) -> bytes:
-    """Return the JSON value of a space."""
+    """Return the encoded JSON value of a space."""
     return _encode_json(space, "the space")
 
 
 def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
-    """Return the bytes of an observation: a byte list for a uint8 array, otherwise JSON."""
+    """Return the bytes of an observation, a byte list for a uint8 array and JSON otherwise."""
     if not isinstance(observation, np.ndarray):
         return bytes([_JSON]) + _encode_json(observation, "the observation")
     shape = observation.shape
@@ -404,7 +405,7 @@ def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
 def encode_step_answer(
     observation: npt.NDArray[np.uint8] | Any, reward: float, done: bool, info: Any
 ) -> bytes:
-    """Return the answer to a Step; the arguments are as in `StepAnswer`."""
+    """Return the encoded answer to a Step packet, given the fields of a `StepAnswer`."""
     data = bounded_parsing.encode(info, "the info")
     tail = _STEP_TAIL.pack(reward, done, len(data))
     return encode_observation(observation) + tail + data

@@ -27,10 +27,10 @@ from dm_env_rpc_client.transports.net import addresses
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""Default of `Server.stop(grace=...)`, in seconds."""
+"""The default of `Server.stop(grace=...)`, in seconds."""
 
 REFUSALS = 16
-"""Maximum number of surplus clients answered with an error at once; others are disconnected."""
+"""The maximum number of surplus clients that are sent an error at once, not just disconnected."""
 
 
 class Server:
@@ -94,7 +94,7 @@ class Server:
         return self._stopped.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self, grace: float = STOP_SECONDS) -> bool:
-        """Stop serving and end every session; a second call does nothing.
+        """Stop serving and end every session; repeated calls have no effect.
 
         Args:
           grace: time limit, in seconds, for environments to finish their current step and to close.

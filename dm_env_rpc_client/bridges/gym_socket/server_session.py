@@ -1,8 +1,8 @@
-"""One client's session on the server: packets in, answers out, no I/O on sockets.
+"""One client's session on the server, which maps packets to answers without any socket I/O.
 
-The protocol has error answers for few packets. For an error without an answer, such as an
-action that does not fit its space, the session raises and its connection ends: any answer
-would describe a step that never happened.
+The protocol has error answers for few packets. For an error that the protocol cannot report, such
+as an action that does not fit its space, the session raises and its connection ends, because any
+answer would describe a step that never happened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import bounded_parsing, structures
 
 EnvironmentFactory = Callable[[], Any]
-"""Makes a dm_env.Environment or a gymnasium.Env."""
+"""A factory that makes a dm_env.Environment or a gymnasium.Env."""
 
 ConfigureHandler = Callable[[gymnasium.Env[Any, Any], Any], None]
 WrapHandler = Callable[[gymnasium.Env[Any, Any], str, Any], Any]
@@ -71,7 +71,7 @@ _SUCCESS = packets.encode_error("")
 
 
 class RefusedPacketError(Exception):
-    """An invalid packet, or one that is invalid now, without an error answer in the protocol."""
+    """An invalid or currently disallowed packet, for which the protocol has no error answer."""
 
 
 class ServerSession:
@@ -94,7 +94,7 @@ class ServerSession:
             self._adopt_spaces(environment)
 
     def answer(self, request: packets.Request) -> bytes:
-        """Handle a packet and return its answer; b"" if it has no answer.
+        """Handle a packet and return its answer, or b"" if the packet has no answer.
 
         Raises:
           RefusedPacketError: the packet is invalid.
@@ -207,7 +207,7 @@ class ServerSession:
         return self._attempt(adopt)
 
     def _attempt(self, action: Callable[[], None]) -> bytes:
-        """Run an action that may fail without ending the session; return the error string."""
+        """Run an action whose failure does not end the session, and return the error string."""
         try:
             action()
         except Exception as error:
@@ -263,7 +263,7 @@ _HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
 
 
 class _Described(NamedTuple):
-    """A session's view of a space.
+    """The description of a space that a session uses.
 
     Attributes:
       space: of Gymnasium's own types, the nearest.

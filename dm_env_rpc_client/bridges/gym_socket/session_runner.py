@@ -1,4 +1,4 @@
-"""One session from handshake to end, in a thread or a separate process."""
+"""The execution of one session, from handshake to end, in a thread or a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 REFUSE_SECONDS = 1.0
-"""Time limit, in seconds, for a client to read a refusal."""
+"""The time limit, in seconds, for a client to read a refusal."""
 
 
 def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options) -> None:
@@ -69,7 +69,7 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
 
 
 def receive(stream: TcpStream, read: Callable[[], T], timeout: float | None) -> T | None:
-    """Read a message; None if the client left, sent nothing in time or broke the protocol."""
+    """Read a message, or return None if the client left, timed out or broke the protocol."""
     stream.deadline = Deadline.after(timeout)
     try:
         return read()

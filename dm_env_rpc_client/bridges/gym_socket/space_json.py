@@ -1,7 +1,7 @@
-"""Gymnasium's spaces and their elements in the JSON of gym-socket-api.
+"""Conversion of Gymnasium's spaces and their elements to and from the JSON of gym-socket-api.
 
-The protocol describes five spaces ("Spaces" in the document); infinite bounds are written as
-1e30, since JSON has no infinity, and read back as infinite.
+The protocol describes five types of space ("Spaces" in the protocol document). Infinite bounds are
+written as 1e30, since JSON has no infinity, and 1e30 is read back as infinity.
 
 | JSON | written for | read as |
 | --- | --- | --- |
@@ -12,16 +12,16 @@ The protocol describes five spaces ("Spaces" in the document); infinite bounds a
 | Tuple | Tuple; Dict | Tuple |
 | the type alone | any other | SpecError |
 
-A Box has no dtype in this protocol. If all its bounds are 0 and 255, it is an image and becomes
-uint8, the type of byte lists; any other becomes float64, as JSON numbers do.
+A Box has no dtype in this protocol. A Box whose bounds are all 0 and 255 is an image and becomes
+uint8, the type of byte lists. Any other Box becomes float64, as JSON numbers do.
 
-There is no space for a mapping: a Dict is written as the Tuple of its spaces in the Dict's own
-order, or as its space if it has only one.
+The protocol has no space for a mapping. A Dict is therefore written as the Tuple of its spaces, in
+the Dict's own order, or as its only space if it has just one.
 
-Elements are converted in the form that they have in dm_env, the structures of
-`adaptors.gymnasium.elements`; the document calls this "to_jsonable" and "from_jsonable" ("Actions",
-"Observations"). The JSON value of an array is nested lists, that of an element of a Tuple the
-list of its parts.
+Elements are converted from and to their dm_env form, the structures of
+`adaptors.gymnasium.elements`. The protocol document calls these conversions "to_jsonable" and
+"from_jsonable" ("Actions", "Observations"). An array is represented in JSON as nested lists, and
+an element of a Tuple as the list of its parts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.specs import bounds_of
 
 MAX_ELEMENTS = 1 << 20
-"""Elements of a space, all subspaces together."""
+"""The maximum number of elements of a space, in all its subspaces together."""
 
 _INFINITE = 1e30
 _EXACT = 1 << 53
@@ -51,7 +51,7 @@ _INT64 = np.iinfo(np.int64)
 
 
 class LargestDiscrete(spaces.Discrete):
-    """Discrete(2**63): all nonnegative integers in int64.
+    """The size of the largest Discrete space, which contains all nonnegative int64 integers.
 
     Gymnasium stores the number of values as int64, which cannot represent 2**63.
     """
@@ -89,7 +89,7 @@ def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
 
 
 def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) -> spaces.Space[Any]:
-    """Return the space of a JSON value.
+    """Return the space that a JSON value describes.
 
     Args:
       value: the result of `bounded_json.decode`.
@@ -140,7 +140,7 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
 
 
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
-    """Return the structure for a JSON value; the reverse of `to_jsonable`.
+    """Return the structure that a JSON value represents, as the reverse of `to_jsonable`.
 
     In observations of Discrete and MultiDiscrete spaces, true and false are 1 and 0.
 
@@ -184,7 +184,7 @@ def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArr
 
 
 def size_of(space: spaces.Space[Any]) -> int:
-    """Return the number of elements of a space from `from_json`; a Tuple counts as one more."""
+    """Return the number of elements of a space from `from_json`, plus one for each Tuple."""
     if isinstance(space, spaces.Tuple):
         return 1 + sum(map(size_of, space.spaces))
     return math.prod(space.shape or ())
@@ -340,7 +340,7 @@ def _check_size(size: int, where: str) -> None:
 
 
 def _parts_of(spec: Any) -> dict[Any, Any] | None:
-    """Return the parts of a structure by key, in the order of a Tuple; None for a spec."""
+    """Return the parts of a structure by key, in the order of a Tuple, or None for a spec."""
     if isinstance(spec, Mapping):
         return dict(spec)
     return dict(enumerate(spec)) if isinstance(spec, tuple | list) else None

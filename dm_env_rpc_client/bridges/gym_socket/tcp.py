@@ -1,4 +1,4 @@
-"""TCP streams of gym-socket-api. The only file of this bridge that uses sockets.
+"""TCP streams of gym-socket-api, in the only module of this bridge that uses sockets.
 
 Both ends set TCP_NODELAY, because Nagle's algorithm would delay small packets sent in turn.
 """
@@ -18,7 +18,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class TcpStream:
-    """A connection. Only one thread at a time may use it, except for `shutdown`.
+    """A TCP connection, which only one thread at a time may use, except for `shutdown`.
 
     Args:
       connected: the socket.
@@ -73,12 +73,12 @@ class TcpStream:
         return bool(self.unread or self._poll.poll(0))
 
     def shutdown(self) -> None:
-        """End the connection for both sides, from any thread; never raise."""
+        """End the connection for both sides without raising; can be called from any thread."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Free the socket; never raise."""
+        """Close the socket without raising."""
         with contextlib.suppress(OSError):
             self.socket.close()
 
@@ -105,7 +105,7 @@ class TcpStream:
 
 
 class Listener:
-    """Accepts connections.
+    """A listener that accepts TCP connections.
 
     Args:
       address: the address to listen on; port 0 selects a free port.
@@ -128,7 +128,7 @@ class Listener:
         self.address = HostPort(address.host, self._socket.getsockname()[1])
 
     def accept(self) -> TcpStream:
-        """Wait for a connection; OSError once the listener is closed."""
+        """Wait for a connection, or raise OSError once the listener is closed."""
         while True:
             connected, (host, port, *_) = self._socket.accept()
             try:

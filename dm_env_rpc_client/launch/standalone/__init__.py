@@ -9,4 +9,4 @@ from pathlib import Path
 __all__ = ["FILE"]
 
 FILE = str(Path(__file__).with_name("dm_env_rpc_server.py"))
-"""Path of the single-file server."""
+"""The path of the single-file server."""

@@ -78,7 +78,7 @@ FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 9, 12, 13, 16
 
 
 class Refusal(Exception):
-    """A refused request: code and text for the client. Environments may raise it."""
+    """A refused request, with a code and text for the client. Environments can raise it."""
 
     def __init__(self, code: int, text: str):
         super().__init__(text)
@@ -86,11 +86,11 @@ class Refusal(Exception):
 
 
 class _StreamError(Refusal):
-    """A stream ends with a gRPC status."""
+    """The end of a stream with a gRPC status."""
 
 
 class _Malformed(_StreamError):
-    """Bytes are not a message."""
+    """Bytes that are not a valid message."""
 
     def __init__(self, text: str):
         super().__init__(INVALID_ARGUMENT, f"the message is not an EnvironmentRequest: {text}")
@@ -136,7 +136,7 @@ def _read_varint(data: Any, at: int) -> Tuple[int, int]:
 
 
 def _field(number: int, contents: bytes) -> bytes:
-    """Return a field of bytes, a text or a message."""
+    """Return the encoding of a field that contains bytes, a text or a message."""
     return _varint(number << 3 | 2) + _varint(len(contents)) + contents
 
 
@@ -182,7 +182,7 @@ def _parts(
 
 
 def _contents(readers: Any, data: Any, budget: _Budget) -> List[Any]:
-    """Return the fields 1 and 2 of a message, each read by a function."""
+    """Return the fields 1 and 2 of a message, each decoded by its own function."""
     parts = _parts((10, 16, 18), data, budget)
     return [read(parts.get(number, []), budget) for number, read in enumerate(readers, 1)]
 
@@ -412,7 +412,7 @@ class BoundedArray(Array):
 
 
 class StringArray(Array):
-    """Strings."""
+    """The shape of arrays of strings."""
 
     string_type = str
 
@@ -442,7 +442,7 @@ def _described(value: Any) -> str:
 
 
 def _check_time_step(environment: Any, method: str, returned: Any) -> None:
-    """Raise TypeError if an environment's result, which caused an error, is no TimeStep."""
+    """Raise TypeError if an environment's result, which caused an error, is not a TimeStep."""
     if all(hasattr(returned, name) for name in TimeStep._fields):
         return
     is_tuple = type(returned) is tuple and len(returned) in ((2,) if method == "reset" else (4, 5))
@@ -475,7 +475,7 @@ def _next_type(environment: Any, method: str, timestep: Any) -> int:
 
 
 def _reward_of(value: Any, where: str) -> float:
-    """Return a reward as a float; TypeError if it is not one number."""
+    """Return a reward as a float, or raise TypeError if it is not a single number."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     is_number = kind in "biufO" and hasattr(value, "__float__") and not np.ndim(value)
     # Complex numbers have a `__float__` until Python 3.9, and a masked one is NaN.
@@ -523,7 +523,7 @@ class _Field:
         return _field(2, self._uid + _field(2, tensor))
 
     def entry(self, value: Any) -> bytes:
-        """Return a value as an entry of the observations of a StepResponse; ValueError."""
+        """Return a value as an observations entry of a StepResponse, or raise ValueError."""
         if type(value) is float and self.kind == _DOUBLE and not self.shape:
             return self._head + struct.pack("<d", value)
         array = self.conform(value)
@@ -532,7 +532,7 @@ class _Field:
         return self._entry(_write_tensor(self.kind, array))
 
     def conform(self, value: Any) -> Any:
-        """Return a value as an array of the dtype and shape of the spec; ValueError."""
+        """Return a value as an array of the spec's dtype and shape, or raise ValueError."""
         array = value
         if type(value) is not np.ndarray or value.dtype != self.dtype or self.kind >= _STRING:
             if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
@@ -551,7 +551,7 @@ class _Field:
             raise ValueError(f"{self.label}: has shape {list(shape)}; expected {list(self.shape)}")
 
     def read(self, tensor: Any, budget: _Budget) -> Any:
-        """Return the value of a Tensor if the spec allows it; Refusal."""
+        """Return the value of a Tensor if the spec allows it, or raise Refusal."""
         kind, value = self.kind, self._read_block(tensor)
         if value is None:
             kind, value = _read_tensor(tensor, budget, self.label)
@@ -602,7 +602,7 @@ class _Field:
 
 
 def _by_name(structure: Any) -> Any:
-    """Return a structure with named parts as a mapping; None for any other."""
+    """Return a structure with named parts as a mapping, or None for any other structure."""
     if isinstance(structure, Mapping):
         return structure
     kind = type(structure)
@@ -612,7 +612,7 @@ def _by_name(structure: Any) -> Any:
 
 
 def _parts_of(structure: Any) -> Any:
-    """Return the parts of a structure by key or index; None for a value without parts."""
+    """Return the parts of a structure by key or index, or None for a value without parts."""
     is_sequence = isinstance(structure, (list, tuple))
     named = _by_name(structure)
     return dict(enumerate(structure)) if named is None and is_sequence else named
@@ -663,7 +663,7 @@ def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
 
 
 def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
-    """Return the parts of a nested value in the order of `_named_specs`; RuntimeError."""
+    """Return the parts of a nested value in the order of `_named_specs`, or raise RuntimeError."""
     if structure is None or _is_leaf(structure):
         return [] if structure is None else [value]
     expected = _parts_of(structure)
@@ -691,7 +691,7 @@ def _nest(structure: Any, values: Iterator[Any]) -> Any:
 
 
 def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
-    """Return values by flat name as nested dicts; ValueError."""
+    """Return values by flat name as nested dicts, or raise ValueError."""
     nested: Dict[str, Any] = {}
     for name in sorted(flat):
         *parents, last = name.split(".")
@@ -744,7 +744,7 @@ def _wire_dtype(space: Any) -> Any:
 
 
 def _start(space: Any) -> Any:
-    """Return the first value of a Discrete or MultiDiscrete; 0 in old versions."""
+    """Return the first value of a Discrete or MultiDiscrete, which is 0 in old versions."""
     return np.asarray(getattr(space, "start", np.zeros_like(getattr(space, "nvec", 0))), np.int64)
 
 
@@ -779,7 +779,7 @@ def _space_spec(space: Any) -> Any:
 
 
 def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
-    """Return an element of a space as a value of its spec; RuntimeError."""
+    """Return an element of a space as a value of its spec, or raise RuntimeError."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
         members = _members(space)
@@ -933,7 +933,7 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
 
 
 def _text_of_deep(value: Any) -> str:
-    """Return the text of a value below the last level; RuntimeError if it contains itself."""
+    """Return the text of a value below the last level, or raise RuntimeError if it is cyclic."""
     above: Set[int] = set()
     done: Set[int] = set()
     left = [(value, False)]
@@ -965,7 +965,7 @@ def _is_of_objects(value: Any) -> bool:
 
 
 def _numbers_of(array: Any) -> Tuple[Any, str]:
-    """Return the numbers of complex ones, dates and bytes, and their dtype; "" for others."""
+    """Return complex numbers, dates or bytes as plain numbers, and their dtype ("" for others)."""
     dtype = array.dtype.newbyteorder("=")
     if dtype.kind not in "cmMS" or not dtype.itemsize:
         return array, ""
@@ -978,7 +978,7 @@ def _numbers_of(array: Any) -> Tuple[Any, str]:
 
 
 def _from_numbers(numbers: Any, kind: str) -> Any:
-    """Reverse `_numbers_of`; ValueError."""
+    """Reverse `_numbers_of`, or raise ValueError."""
     dtype = np.dtype(kind)
     if dtype.kind in "mM" and numbers.dtype == np.int64:
         return numbers.view(dtype)
@@ -989,7 +989,7 @@ def _from_numbers(numbers: Any, kind: str) -> Any:
 
 
 def _masked_json(array: Any, levels: int, exact: bool) -> Any:
-    """Return the JSON value of a masked array: its data and its mask."""
+    """Return the JSON value of a masked array, with its data and its mask."""
     found = _jsonable(np.asarray(array.data), levels, exact)
     if not isinstance(found, dict):
         return repr(array)
@@ -1000,7 +1000,7 @@ def _masked_json(array: Any, levels: int, exact: bool) -> Any:
 
 
 def _with_mask(value: Any, array: Any) -> Any:
-    """Return an array of `_unjsonable` as the masked array, or the scalar, that it is."""
+    """Return an array of `_unjsonable` as the masked array or scalar that it represents."""
     if "mask" not in value and "scalar" in value:
         return array.item() if value.get("as") == "complex" else array[()]
     if "mask" not in value:
@@ -1015,7 +1015,7 @@ def _with_mask(value: Any, array: Any) -> Any:
 
 
 def _unjsonable(value: Any) -> Any:
-    """Return the value of a JSON value that `_jsonable` returned; ValueError and others."""
+    """Return the value encoded by `_jsonable`, or raise ValueError or another exception."""
     if isinstance(value, list):
         return [_unjsonable(part) for part in value]
     if not isinstance(value, dict) or "$" not in value:
@@ -1119,7 +1119,7 @@ class _Gymnasium:
         return frame if is_array else _encode(frame)
 
     def configure(self, settings: Dict[str, Any]) -> None:
-        """Accept settings of a Reset, which apply to the next one; ValueError."""
+        """Accept settings of a Reset, which apply to the next reset, or raise ValueError."""
         for name, value in settings.items():
             is_flag = isinstance(value, (bool, np.bool_))
             if name == "infos" and (is_flag or value == "own"):
@@ -1280,11 +1280,11 @@ class _Owner:
         self.calls: Deque[Any] = collections.deque()  # Futures with their functions.
 
     def claim(self) -> None:
-        """Make this thread the owner."""
+        """Make the current thread the owner of the environments."""
         self.ident, _local.owner = threading.get_ident(), self
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the thread; return or raise its outcome."""
+        """Call a function in the owner's thread, and return its result or raise its exception."""
         if threading.get_ident() == self.ident:
             return function(*arguments)
         future, caller = self.begin(function, *arguments), getattr(_local, "owner", None)
@@ -1305,7 +1305,7 @@ class _Owner:
         return future
 
     def look(self) -> None:
-        """Wake `serve_until` to look again."""
+        """Wake `serve_until`, so that it checks its condition again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -1324,7 +1324,7 @@ class _Owner:
                 future.set_result(result)
 
     def serve_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Run calls until a condition holds or the time is over; return whether it holds."""
+        """Run calls until a condition holds or the time is over, and return whether it holds."""
         deadline = time.monotonic() + seconds
         while True:
             self.serve()
@@ -1336,7 +1336,7 @@ class _Owner:
                     self._changed.wait(min(0.1, max(0.0, deadline - time.monotonic())))
 
     def finish(self) -> None:
-        """Run calls until this thread owns nothing."""
+        """Run calls until this thread owns no environments."""
         self.serve_until(lambda: not self.worlds)
         with self._changed:
             self._is_over = True
@@ -1359,7 +1359,7 @@ class _World:
         owner.worlds += 1
 
     def _make(self, settings: Dict[str, Any]) -> Tuple[Any, _Specs]:
-        """Return an environment and its specs; Refusal if it does not accept the settings."""
+        """Return an environment and its specs, or raise Refusal if it rejects the settings."""
         refusal = "the environment does not take these settings: "
         try:
             arguments = _unflatten(settings)
@@ -1446,7 +1446,7 @@ class _World:
             raise
 
     def _action(self, actions: Dict[int, Any]) -> Any:
-        """Return actions in the structure of their spec; Refusal if one is missing."""
+        """Return actions in the structure of their spec, or raise Refusal if one is missing."""
         specs, values = self.specs, dict(getattr(self.environment, "default_actions", {}))
         values.update((specs.actions[uid].name, action) for uid, action in actions.items())
         absent = [each.name for each in specs.actions.values() if each.name not in values]
@@ -1457,7 +1457,7 @@ class _World:
         return flat[0] if _is_leaf(specs.action) else _nest(specs.action, iter(flat))
 
     def reset(self, settings: Dict[str, Any]) -> None:
-        """End the sequence, for the agent's own Reset."""
+        """End the sequence in response to the agent's own Reset."""
         made = self.made_with(settings)
         self.end_interruption()
         self.adopt(made)
@@ -1488,7 +1488,7 @@ class _World:
             self._end()
 
     def close(self) -> None:
-        """Close the environment; if it is in use, its agent does so when it leaves."""
+        """Close the environment, or let its agent close it on leaving if it is in use."""
         self.is_closed = True
         if self.agent is None:
             self._end()
@@ -1555,7 +1555,7 @@ class _Session:
             return _error(INTERNAL, f"the environment failed: {_shown(error)}", details)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait for another stream; _StreamError if the client is gone meanwhile."""
+        """Wait for another stream, or raise _StreamError if the client disconnects meanwhile."""
         # Not every end notifies this thread, which serves other calls in the meantime.
         while not _local.owner.serve_until(lambda: is_over() or self.is_gone, 0.02):
             pass
@@ -1912,7 +1912,7 @@ class _HeaderDecoder:
 
 
 def _header_block(headers: List[Tuple[str, str]]) -> bytes:
-    """Return headers without use of a table, beside the size 0 that it is set to."""
+    """Return encoded headers that set the size of the dynamic table to 0 and use no table."""
     block = b"\x20"
     for header in headers:
         block += b"\x00"
@@ -2012,7 +2012,7 @@ class _Connection:
     # Threads.
 
     def run(self) -> None:
-        """Serve the connection until it is over."""
+        """Serve the connection until it ends."""
         try:
             if self.server.tls is not None:
                 self.sock.settimeout(10.0)
@@ -2037,7 +2037,7 @@ class _Connection:
             self.server.connections.discard(self)
 
     def _read(self) -> None:
-        """Read while no thread of a stream does."""
+        """Read from the connection while no thread of a stream reads."""
         seen, pause = -1, 0.02
         with self.lock:
             while not self.is_over:
@@ -2131,7 +2131,7 @@ class _Connection:
     # What is sent; with the lock.
 
     def _send(self, stream: _Stream, message: bytes) -> None:
-        """Send a message as the windows allow."""
+        """Send a message as the flow-control windows allow."""
         # A view, since parts of it are not copied.
         data = memoryview(struct.pack(">BI", 0, len(message)) + message)
         with self.lock:
@@ -2149,7 +2149,7 @@ class _Connection:
             self._flush()
 
     def _put(self, stream: _Stream, part: Any) -> None:
-        """Send content, for which both windows have room."""
+        """Send content that fits into both flow-control windows."""
         self._window -= len(part)
         stream.window -= len(part)
         self._outbound += _frame(_DATA, 0, stream.number, part)
@@ -2269,7 +2269,7 @@ class _Connection:
             del buffer[:at]
 
     def _is_wanted(self, size: int, kind: int, flags: int, number: int) -> bool:
-        """Check the head of a frame; False if its content is to be skipped."""
+        """Check the header of a frame, and return False if its content is to be skipped."""
         if not self._is_greeted and (kind != _SETTINGS or flags & _ACK or number or size % 6):
             raise OSError("the client does not begin with SETTINGS")
         _require(not self._block_of or kind == _CONTINUATION)
@@ -2373,7 +2373,7 @@ class _Connection:
             self._take(stream, message)
 
     def _take(self, stream: _Stream, message: Optional[bytes]) -> None:
-        """Take a message, or None for the end of the client's half."""
+        """Accept a message, or None if the client has half-closed the stream."""
         if stream.is_over:
             return
         if stream.session is not None:
@@ -2646,7 +2646,7 @@ class Server:
             return name
 
     def world(self, name: str) -> _World:
-        """Return a world by name; with the lock."""
+        """Return a world by name; the caller must hold the lock."""
         if name not in self.worlds:
             known = ", ".join(list(self.worlds)[:32]) or "none; create one first"
             raise Refusal(NOT_FOUND, f"no world {name[:200]!r}; worlds: {known}")
@@ -2810,7 +2810,7 @@ _ADDRESS = re.compile(r"(unix:[^\0]*[^/\0]|([^\s/:[\]\0]+|\[[^\s/[\]\0]+\]):[0-9
 
 
 def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
-    """Return a listening socket, and its address; only if `is_open` for other machines."""
+    """Return a listening socket and its address, open to other machines only if `is_open`."""
     host, _, port = address.rpartition(":")
     if not _ADDRESS.match(address) or (address[:5] != "unix:" and int(port) > 65535):
         form = "'localhost:50051', 'localhost:0' for a free port or 'unix:/tmp/socket'"
@@ -2851,7 +2851,7 @@ def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
 
 
 def _imported(reference: str) -> Any:
-    """Return the object named by MODULE:NAME; SystemExit, with the reason, if there is none."""
+    """Return the object that MODULE:NAME specifies, or raise SystemExit with the reason."""
     module, _, name = reference.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -1,16 +1,16 @@
 """Messages between a process and the child that runs its library.
 
-A message is JSON, followed by the bytes of the arrays that the JSON describes:
+A message consists of JSON and the bytes of the arrays that the JSON describes:
 
     uint32 length of the JSON, uint64 length of the bytes, JSON, bytes
 
-A faulty library can write anything into the child's pipe, so its messages are untrusted:
-lengths are checked first, nothing is unpickled, and only the dtypes of the interface are
-allowed. Names from the library are never keys of a JSON object, since such an object could
-look like the description of an array.
+A faulty library can write anything into the child's pipe, so messages from the child are
+untrusted: lengths are checked first, nothing is unpickled, and only the dtypes of EnvCApi are
+allowed. Names from the library are never used as keys of a JSON object, since an object with
+arbitrary keys could be mistaken for the description of an array.
 
-Answers are encoded field by field, and validated by their annotations. `Any` stands for an
-observation: an array or a string.
+Answers are encoded field by field, and validated against the type annotations of the fields. `Any`
+stands for an observation: an array or a string.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 _LENGTHS = struct.Struct("<IQ")
 
 _MORE_BYTES = 1 << 24
-"""Maximum overhead of a message, in bytes: names, and padding of arrays."""
+"""The maximum overhead of a message, in bytes, for names and for the padding of arrays."""
 
 _ALIGNMENT = 8
 
@@ -54,7 +54,7 @@ _DTYPES = {dtype.str: dtype for dtype in map(np.dtype, ("u1", "<i4", "<i8", "<f8
 
 
 class ChildPipe:
-    """Two pipes, one for each direction.
+    """A connection between parent and child made of two pipes, one for each direction.
 
     Args:
       reader: the descriptor to read from; this object owns it.
@@ -102,7 +102,7 @@ class ChildPipe:
                     _wait(self._writer, select.POLLOUT, deadline)
 
     def receive(self, timeout: float | None = None) -> Any:
-        """Return the next message; its arrays are writable and share no memory.
+        """Return the next message, whose arrays are writable and share no memory.
 
         Raises:
           ProtocolError: the message is invalid.
@@ -142,7 +142,7 @@ class ChildPipe:
             raise ProtocolError(f"an invalid message came through the pipe: {error}") from error
 
     def close(self) -> None:
-        """Close both ends; call it once."""
+        """Close both ends; must be called only once."""
         os.close(self._reader)
         os.close(self._writer)
 
@@ -181,7 +181,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None), np.ndarray))
 
 
 def encode(value: Any) -> Any:
-    """Return a result as JSON: records as lists of their fields, mappings as pairs."""
+    """Return a result as JSON, with records as lists of their fields and mappings as pairs."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, (list, tuple)):
@@ -198,7 +198,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(type_: type[T], message: Any) -> T:
-    """Reverse `encode`; ProtocolError if the message does not have the type."""
+    """Reverse `encode`, or raise ProtocolError if the message does not have the type."""
     try:
         decoded: T = _decoder(type_)(message)  # type: ignore[arg-type]  # types are hashable
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
@@ -207,7 +207,7 @@ def decode(type_: type[T], message: Any) -> T:
 
 
 def decode_answer(type_: type[T], answer: Any) -> T | DmEnvRpcClientError:
-    """Return the result or the error in an answer; ProtocolError if it is invalid."""
+    """Return the result or error in an answer, or raise ProtocolError if the answer is invalid."""
     if isinstance(answer, dict) and answer.keys() == {"error"}:
         return decode_error(answer["error"])
     if isinstance(answer, dict) and answer.keys() == {"result"}:
@@ -245,7 +245,7 @@ def encode_error(error: Exception) -> Any:
 
 
 def decode_error(message: Any) -> DmEnvRpcClientError:
-    """Reverse `encode_error`; ProtocolError if the message is invalid."""
+    """Reverse `encode_error`, or raise ProtocolError if the message is invalid."""
     try:
         name, arguments = message
         make, *types = _ERRORS[name]

@@ -1,11 +1,12 @@
-"""Both ends of a library in a child process, so that a crash does not end this process.
+"""Both ends of a library in a child process, so that a library crash does not end the parent.
 
-The child shares standard output and standard error with the parent, so the library prints there.
+The child shares standard output and standard error with the parent, so both also show what the
+library prints.
 
-The child first reports that it has started. The first message to it is a pickled `Opening`, as an
-array of bytes, because the child trusts its parent. Every other message is a call of a method of
-`LocalRunner`, `[name, *arguments]`. The parent does not trust its child, so answers are validated
-JSON values; see `pipe.py`.
+The child first reports that it has started. The first message to the child is a pickled `Opening`,
+as an array of bytes, which is safe because the child trusts its parent. Every other message to the
+child is a call of a method of `LocalRunner`, `[name, *arguments]`. The parent does not trust its
+child, so answers are validated JSON values; see `pipe.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors.memory_limits import Limits
 
 ORPHAN_SECONDS = 5.0
-"""Time limit, in seconds, for the library to return and be released after the parent has ended."""
+"""The time limit, in seconds, to return from and release the library once the parent has ended."""
 
 
 def main(parent: children.Parent, reader: int, writer: int) -> None:
@@ -60,12 +61,12 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
 
 
 def encode_opening(opening: Opening) -> Any:
-    """Return the first message, which is answered with the description."""
+    """Return the first message, which the child answers with a description of the environment."""
     return np.frombuffer(pickle.dumps(opening), np.uint8)
 
 
 def answer_calls(pipe: ChildPipe) -> None:
-    """Answer calls until the pipe ends; then release the environment."""
+    """Answer calls until the pipe is closed, then release the environment."""
     runner: LocalRunner | None = None
     try:
         while True:
@@ -95,10 +96,10 @@ def answer_calls(pipe: ChildPipe) -> None:
 T = TypeVar("T")
 
 START_SECONDS = 60.0
-"""Time limit, in seconds, for the child's interpreter to start, before any call of the library."""
+"""The time limit, in seconds, for the child's interpreter to start, before any library call."""
 
 CLOSE_SECONDS = 5.0
-"""Time limit, in seconds, for the child to release the environment, and then again to exit."""
+"""The time limit, in seconds, for the child to release the environment, and then again to exit."""
 
 # The child needs the module path of the parent, as children of multiprocessing do.
 _PROGRAM = (
@@ -110,7 +111,7 @@ _PROGRAM = (
 
 
 class ProcessRunner:
-    """A runner of an environment in a child process, with the interface of `LocalRunner`.
+    """A runner of an environment in a child process, with the same methods as `LocalRunner`.
 
     If the child dies, misses a deadline or sends an invalid answer, or if a call is
     interrupted, the child is killed and every later call fails with the first cause chained.
@@ -159,7 +160,7 @@ class ProcessRunner:
         return self._call(Frame, "start", episode, seed)
 
     def advance(self, actions: Actions, steps: int) -> Frame:
-        """Set actions and advance."""
+        """Set actions and advance the environment."""
         return self._call(Frame, "advance", actions, steps)
 
     def read_property(self, key: str) -> str:
@@ -171,11 +172,11 @@ class ProcessRunner:
         self._call(type(None), "write_property", key, value)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """List the properties directly below one."""
+        """List the direct children of a property."""
         return self._call(dict[str, PropertyAttributes], "list_property", key)
 
     def close(self) -> None:
-        """Release the environment and end the child; a second call does nothing."""
+        """Release the environment and end the child process; repeated calls have no effect."""
         if self._end.alive and self._broken is None:
             try:
                 self._pipe.send(["close"], CLOSE_SECONDS)
@@ -192,7 +193,7 @@ class ProcessRunner:
         return self._hear(type_, name, self._timeout, [name, *arguments])
 
     def _hear(self, type_: type[T], name: str, timeout: float | None, message: Any = None) -> T:
-        """Send a message to the child, if given, and return its next message."""
+        """Send the given message, if any, to the child, and return the child's next message."""
         try:
             if message is not None:
                 self._pipe.send(message, timeout)
@@ -256,6 +257,6 @@ def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:
 
 
 def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:
-    """Close the pipes, which makes the child exit; kill it if it does not."""
+    """Close the pipes, which makes the child exit, and kill the child if it does not exit."""
     pipe.close()
     children.end(process, CLOSE_SECONDS)
