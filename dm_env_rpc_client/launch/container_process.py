@@ -140,7 +140,7 @@ def _run(
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        raise _RefusedError(f"no answer to docker {arguments[0]} within {timeout:g} s") from None
+        raise _RefusedError(f"docker {arguments[0]} did not answer within {timeout:g} s") from None
     if finished.returncode:
         raise _RefusedError(finished.stderr.decode(errors="replace").strip())
     return finished.stdout.decode(errors="replace")
@@ -148,7 +148,7 @@ def _run(
 
 @contextlib.contextmanager
 def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the container; `docker` prints its output and ends with its exit code."""
+    """Start the container with a `docker` process that relays its output and exit code."""
     process = subprocess.Popen(docker("start", "--attach", name), stdin=subprocess.DEVNULL)
     try:
         yield process

@@ -248,9 +248,11 @@ class RecordFile:
                 source.skip(length)
             except EndOfFile:
                 if end <= self._size:
-                    raise Damage(f"a record of {length} bytes has longer fields") from None
+                    raise Damage(
+                        f"the fields of a record extend beyond its {length} bytes"
+                    ) from None
                 if self.has_end:
-                    raise Damage("it ends in the middle of a record") from None
+                    raise Damage("the file ends in the middle of a record") from None
                 return None
 
     def begin_summary(self) -> None:
@@ -266,7 +268,7 @@ class RecordFile:
         self._source.end = self._size
         found = self._source.read(min(self._size - self._source.count, len(MCAP0_MAGIC) + 1))
         if found != MCAP0_MAGIC and (self.has_end or not MCAP0_MAGIC.startswith(found)):
-            raise Damage("it does not end like an MCAP file")
+            raise Damage("the file does not end as an MCAP file must")
         return found == MCAP0_MAGIC
 
 
@@ -301,7 +303,7 @@ def records_of_chunk(chunk: records.Chunk, budget: FileBudget) -> Iterator[InChu
             try:
                 found = _parsed(_Source(io.BytesIO(view[begin:end]), length), opcode, length)
             except EndOfFile:
-                raise Damage(f"a record of {length} bytes has longer fields") from None
+                raise Damage(f"the fields of a record extend beyond its {length} bytes") from None
         place = end
         if length > _BLOCK and 2 * place > len(view):
             view, place = memoryview(bytes(view[place:])), 0
@@ -315,7 +317,7 @@ def _decompressed(chunk: records.Chunk, budget: FileBudget) -> bytes:
     budget.check("chunk", size)
     decompress = _DECOMPRESSIONS.get(chunk.compression)
     if decompress is None:
-        raise Damage(f"a chunk has the compression {chunk.compression[:8]!r}")
+        raise Damage(f"a chunk has the unsupported compression {chunk.compression[:8]!r}")
     try:
         found = decompress(chunk.data, size)
     except (zstandard.ZstdError, RuntimeError, ValueError) as error:
@@ -340,7 +342,7 @@ def _of_lz4(data: bytes, size: int) -> bytes:
     decompressor = lz4.frame.LZ4FrameDecompressor()
     found: bytes = decompressor.decompress(data, max_length=size + 1)
     if not decompressor.eof or decompressor.unused_data:
-        raise Damage("the compressed data have another length than the chunk")
+        raise Damage("the compressed data do not have the length that the chunk declares")
     return found
 
 

@@ -281,7 +281,7 @@ class _Agent:
             self._requests.append(entry.message)
             return ()
         if not self._requests:
-            raise ProtocolError("there is no request that it answers")
+            raise ProtocolError("an answer has no matching request")
         sent = self._requests.popleft()
         self._budget.release(_REQUEST_BYTES + len(sent))
         request = bounded_parsing.parse(

@@ -120,7 +120,9 @@ class Scan:
                 found = os.fstat(file.fileno())
                 self._begin(found.st_size)
                 if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
-                    raise RecordingError(f"{self.path} is not a recording: it is no MCAP file")
+                    raise RecordingError(
+                        f"{self.path} is not a recording, because it is not an MCAP file"
+                    )
                 reading = RecordFile(file, found.st_size, self.budget)
                 try:
                     if (yield from self._read_data(reading)):
@@ -149,7 +151,7 @@ class Scan:
         contents = self._contents
         header = reading.next()
         if header is not None and not isinstance(header, records.Header):
-            raise Damage("it does not begin with a header")
+            raise Damage("the file does not begin with a header")
         contents.profile = "" if header is None else header.profile
         while (record := reading.next()) is not None:
             if isinstance(record, IndexSize):
@@ -209,12 +211,12 @@ class Scan:
             start = start or reading.place
             if isinstance(record, records.Statistics):
                 if statistics is not None:
-                    raise Damage("there are two Statistics records")
+                    raise Damage("the file has two Statistics records")
                 statistics = record
             elif isinstance(record, records.Schema | records.Channel):
                 self._contents.is_known(record)
             else:
-                raise Damage(f"a {_name(record)} is after the end of the messages")
+                raise Damage(f"a {_name(record)} follows the end of the messages")
 
 
 class _Contents:
@@ -251,7 +253,7 @@ class _Contents:
             found = self._channels[channel]
         except KeyError:
             raise Damage(
-                f"a message is of channel {channel}, which the file does not have"
+                f"a message belongs to channel {channel}, which the file does not have"
             ) from None
         if found is None:
             return None
@@ -299,7 +301,9 @@ class _Contents:
         key = type(record), record.id
         is_known = key in self._checksums
         if self._checksums.setdefault(key, checksum) != checksum:
-            raise Damage(f"the {_name(record)} {record.id} is there twice, differently")
+            raise Damage(
+                f"the {_name(record)} {record.id} is defined twice with different contents"
+            )
         return is_known
 
     def define(self, record: records.Schema | records.Channel) -> None:
@@ -318,11 +322,13 @@ class _Contents:
         self._channels[record.id] = None
         if "connection" in metadata:
             if metadata.pop("direction", direction) != direction:
-                raise Damage(f"channel {record.id} has the schema of {direction} and is not theirs")
+                raise Damage(
+                    f"channel {record.id} has the schema of {direction} but the other direction"
+                )
             self._budget.hold(_CONNECTION_BYTES + 2 * len(built(record)))
             self._channels[record.id] = (self._connection(metadata), direction == REQUESTS)
         elif self.profile == PROFILE:
-            raise Damage(f"channel {record.id} does not say which connection it is of")
+            raise Damage(f"channel {record.id} does not specify its connection")
 
     def _connection(self, metadata: Mapping[str, str]) -> RecordedConnection:
         named = metadata["connection"]

@@ -76,7 +76,7 @@ _opening = make_lock()
 
 
 def _begin_anew() -> None:
-    """A reset in a forked child, because the parent owns the recorders and may hold the lock."""
+    """Reset the state in a forked child, since the parent owns the recorders and the lock."""
     global _opening
     _opening = make_lock()
     _recorders.clear()

@@ -211,7 +211,7 @@ class _Shelf:
                 scan.budget.hold(len(entry.message))
                 self._firsts[entry.connection.number] = entry.message
         if not self._firsts:
-            raise RecordingError(f"the recording {path} has no requests that could be replayed")
+            raise RecordingError(f"the recording {path} contains no requests to replay")
         self._order = list(self._firsts)
 
     def take(self, request: _Request) -> int | None:

@@ -177,11 +177,13 @@ def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
 def encode(text: str, where: str) -> bytes:
     """Encode a string for C, or raise SpecError if it contains a null or is not valid UTF-8."""
     if "\0" in text:
-        raise SpecError(f"{where}: {text!r} contains a null character, which would end it in C")
+        raise SpecError(
+            f"{where}: {text!r} contains a null character, which would end the string in C"
+        )
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise SpecError(f"{where}: {text!r} is invalid as UTF-8: {error}") from error
+        raise SpecError(f"{where}: {text!r} cannot be encoded as UTF-8: {error}") from error
 
 
 def _decode(data: bytes, where: str) -> str:

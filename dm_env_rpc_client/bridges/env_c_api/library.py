@@ -132,7 +132,7 @@ def _address(loaded: ctypes.CDLL | None, connect: str | int) -> int:
     if isinstance(connect, int):
         return connect
     if loaded is None:
-        raise SpecError(f"connect is {connect!r}, which needs a library; library is None")
+        raise SpecError(f"connect is {connect!r}, which needs a library, but library is None")
     if connect.startswith("+"):
         try:
             offset = int(connect, 0)
@@ -158,7 +158,7 @@ def _load_address(loaded: ctypes.CDLL) -> int:
     try:
         dlinfo = ctypes.CDLL(None).dlinfo
     except (AttributeError, TypeError) as error:
-        raise SpecError("offsets into a library need dlinfo; this system lacks it") from error
+        raise SpecError("offsets into a library need dlinfo, which this system lacks") from error
     handle = ctypes.c_void_p(loaded._handle)
     if dlinfo(handle, _RTLD_DI_LINKMAP, ctypes.byref(first_member)):
         raise SpecError(f"cannot determine the load address of {loaded._name}")
@@ -205,7 +205,7 @@ def _connect(
         function = ffi.cast("int (*)(const void*, EnvCApi*, void**)", address)
         code = function(params[0], api, context)
     if code:
-        raise LibraryError("connect function", code, "it gives no message")
+        raise LibraryError("connect function", code, "the function provides no error message")
     if ffi.buffer(memory)[layout.size :] != _GUARD[: len(guard)]:
         raise ProtocolError(
             f"the connect function wrote more than the {len(layout.functions)} functions of "

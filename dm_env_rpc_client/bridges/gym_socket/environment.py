@@ -333,5 +333,5 @@ def _check_dtype(name: str, dtype: Any) -> None:
     except TypeError:
         pass
     raise arguments.refused(
-        name, "a dtype of numbers, such as 'float32'", dtype, "None for float64"
+        name, "a dtype of numbers, such as 'float32'", dtype, "or None for float64"
     )

@@ -36,7 +36,7 @@ class EpisodeRecorder:
             self._path.unlink(missing_ok=True)
         elif self._path.exists() and not resume:
             raise SpecError(
-                f"{folder.name!r} has a recording already; send resume to append to it, or "
+                f"{folder.name!r} already contains a recording; send resume to append to it, or "
                 "force to remove it"
             )
         self._path.touch()

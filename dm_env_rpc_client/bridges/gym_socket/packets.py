@@ -226,7 +226,7 @@ def _check_length(length: int, limit: int, where: str) -> None:
 
 def _with_length(data: bytes, where: str) -> bytes:
     if len(data) > 0xFFFFFFFF:
-        raise SpecError(f"{where}: {len(data)} bytes; a field holds less than 4 GiB")
+        raise SpecError(f"{where}: has {len(data)} bytes; a field must be smaller than 4 GiB")
     return _U32.pack(len(data)) + data
 
 
@@ -256,14 +256,16 @@ def encode_action(action: Any, where: str = "the action") -> bytes:
 def _read_action(reader: Reader, limit: int, where: str) -> Any:
     (kind,) = reader.read(1)
     if kind != _JSON:
-        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only one")
+        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only type")
     return _read_json(reader, limit, where)
 
 
 def _read_which(reader: Reader, limit: int, where: str) -> WhichSpace:
     (which,) = reader.read(1)
     if which > 1:
-        raise ProtocolError(f"Get Space asks for space {which}; expected 0 (action) or 1")
+        raise ProtocolError(
+            f"Get Space requests space {which}; expected 0 (action) or 1 (observation)"
+        )
     return WhichSpace(which)
 
 
@@ -398,7 +400,9 @@ def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
     header = struct.pack(f"<{1 + len(shape)}I", len(shape), *shape)
     length = len(header) + observation.size
     if observation.dtype != np.uint8 or length > 0xFFFFFFFF:
-        raise SpecError(f"a byte list is uint8 and below 4 GiB, got {observation.dtype} {shape}")
+        raise SpecError(
+            f"a byte list must be uint8 and below 4 GiB, got {observation.dtype} {shape}"
+        )
     return _KIND_AND_LENGTH.pack(_BYTE_LIST, length) + header + observation.tobytes()
 
 
@@ -430,7 +434,7 @@ def _read_byte_list(
         raise ProtocolError(f"a byte list of {length} bytes has no number of dimensions")
     (dimensions,) = _U32.unpack(reader.read(4))
     if dimensions > MAX_DIMENSIONS or length < 4 + 4 * dimensions:
-        raise ProtocolError(f"a byte list of {length} bytes with {dimensions} dimensions")
+        raise ProtocolError(f"a byte list of {length} bytes cannot have {dimensions} dimensions")
     shape = struct.unpack(f"<{dimensions}I", reader.read(4 * dimensions))
     if expected is not None and shape != expected:
         raise ProtocolError(

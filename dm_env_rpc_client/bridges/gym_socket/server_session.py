@@ -125,7 +125,9 @@ class ServerSession:
     def _step(self, request: packets.Step) -> bytes:
         environment = self._hosted()
         if not self._is_running:
-            raise RefusedPacketError("a Step while no episode is running; send Reset first")
+            raise RefusedPacketError(
+                "received a Step while no episode is running; send Reset first"
+            )
         try:
             value = space_json.from_jsonable(
                 self._action.spec, request.action, "the action", check_bounds=True

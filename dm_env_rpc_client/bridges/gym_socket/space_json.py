@@ -177,7 +177,7 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
 
 
 def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-    """Return `array` in the dtype of `spec`; SpecError if its shape or a value does not fit."""
+    """Return `array` in the dtype of `spec`, or raise SpecError if shape or values do not fit."""
     if array.shape != spec.shape:
         raise SpecError(f"{where}: has shape {list(array.shape)}; expected {list(spec.shape)}")
     return casting.exact_cast(array, spec.dtype, where)
@@ -222,7 +222,7 @@ def _read(value: Any, where: str, box_dtype: npt.DTypeLike | None) -> spaces.Spa
     if name not in _TYPES:
         raise SpecError(
             f"{where}: the server's space is of type {name!r:.60}, which gym-socket-api does not "
-            f"describe; known are {', '.join(_TYPES)}"
+            f"describe; known types are {', '.join(_TYPES)}"
         )
     inside = f"{where}: {name}"
     if name == "Box":

@@ -567,7 +567,7 @@ class _Field:
             raise Refusal(INVALID_ARGUMENT, str(error)) from None
 
     def _read_block(self, tensor: Any) -> Any:
-        """Return the value of a Tensor in the most common encoding; None for any other."""
+        """Return the value of a Tensor in the most common encoding, or None for any other."""
         begin, end = len(self._payload), len(tensor) - len(self._tail)
         if not begin or end - begin != self._size or tensor[:begin] != self._payload:
             return None
@@ -807,7 +807,7 @@ def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
 
 
 def _sampled_type(space: Any) -> Any:
-    """Return the type of the samples of a space: until Gymnasium, a Discrete's are of Python."""
+    """Return the type of a space's samples, which is int for a Discrete before Gymnasium."""
     kind = space.__dict__.get(_SAMPLED)
     if kind is None:
         # Sampling the original would change the environment's own random samples.
@@ -1293,7 +1293,7 @@ class _Owner:
         return future.result()
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Make the thread call a function; return a future, or raise Refusal if it has ended."""
+        """Queue a call for the thread and return a future, or raise Refusal if it has ended."""
         future, caller = concurrent.futures.Future(), getattr(_local, "owner", None)  # type: Any, Any
         if caller is not None:
             future.add_done_callback(lambda _: caller.look())

@@ -131,7 +131,9 @@ class ChildPipe:
                 raise ValueError(f"an array of shape {shape!r}")
             end = offset + math.prod(shape) * dtype.itemsize
             if end > size:
-                raise ValueError(f"an array of {end - offset} bytes, beyond the end")
+                raise ValueError(
+                    f"an array of {end - offset} bytes extends beyond the end of the message"
+                )
             array = data[offset:end].view(dtype).reshape(shape)
             offset = end + -end % _ALIGNMENT
             return array
@@ -139,7 +141,7 @@ class ChildPipe:
         try:
             return json.loads(text, object_hook=restore)
         except (ValueError, TypeError, RecursionError) as error:
-            raise ProtocolError(f"an invalid message came through the pipe: {error}") from error
+            raise ProtocolError(f"the pipe delivered an invalid message: {error}") from error
 
     def close(self) -> None:
         """Close both ends; must be called only once."""
@@ -151,7 +153,7 @@ class ChildPipe:
         most = 2 * self.limits.message_bytes + _MORE_BYTES
         if max(text_size, size) > most:
             raise ProtocolError(
-                f"a message of {text_size} bytes of JSON and {size} bytes of arrays; at most "
+                f"a message has {text_size} bytes of JSON and {size} bytes of arrays; at most "
                 f"{most} of each are allowed (Limits.message_bytes)"
             )
 
@@ -172,7 +174,7 @@ def _wait(descriptor: int, event: int, deadline: Deadline) -> None:
     poll.register(descriptor, event)
     remaining = deadline.remaining
     if not poll.poll(None if remaining is None else math.ceil(remaining * 1000)):
-        raise TimeoutError("the pipe made no progress")
+        raise TimeoutError("timed out waiting for the pipe to the child process")
 
 
 T = TypeVar("T")
@@ -194,7 +196,7 @@ def encode(value: Any) -> Any:
         return [[key, encode(each)] for key, each in value.items()]
     if dataclasses.is_dataclass(value):
         return [encode(getattr(value, field.name)) for field in dataclasses.fields(value)]
-    raise TypeError(f"there is no encoding for {value!r}")
+    raise TypeError(f"cannot encode {value!r}")
 
 
 def decode(type_: type[T], message: Any) -> T:
