@@ -384,7 +384,8 @@ def _seeds(episode_seeds: Any) -> Iterator[int]:
         return itertools.count(_int32("the first seed", episode_seeds))
     if isinstance(episode_seeds, str) or not isinstance(episode_seeds, Iterable):
         raise SpecError(
-            f"episode_seeds is {episode_seeds!r}; expected an integer, an iterable of integers, or None"
+            f"episode_seeds is {episode_seeds!r}; expected an integer, an iterable of integers, "
+            "or None"
         )
     return iter(episode_seeds)
 
