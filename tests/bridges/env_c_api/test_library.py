@@ -165,7 +165,7 @@ def test_without_cffi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("libc", "message"),
     [
-        (object(), "need dlinfo; this system lacks it"),
+        (object(), "need dlinfo, which this system lacks"),
         (
             types.SimpleNamespace(dlinfo=lambda *arguments: -1),
             "cannot determine the load address of ",

@@ -41,7 +41,7 @@ def test_monitor_records_below_the_operators_folder_only(tmp_path: pathlib.Path)
         assert [(x["episode"], x["reward"], x["length"]) for x in lines] == [(0, 3, 3), (1, 3, 3)]
         assert lines[0]["is_terminated"] is True
 
-        with pytest.raises(DmEnvRpcError, match="has a recording already"):
+        with pytest.raises(DmEnvRpcError, match="already contains a recording"):
             environment.monitor(str(root / "a/run"))
         environment.monitor("a/run", resume=True)
         assert [line["episode"] for line in recorded(1)] == [0, 1, 2]
