@@ -221,7 +221,7 @@ def test_actions_are_sticky_until_the_episode_ends(make: MakeEnvironment, isolat
         ({"throttle": np.float32(1.5)}, "action 'throttle': is 1.5"),
         ({"say": 3}, "action 'say': expected strings or messages, got int64"),
         ({"say": "a\0b"}, r"action 'say': 'a\\x00b' contains a null character"),
-        ({"say": "\ud800"}, r"action 'say': '\\ud800' is invalid as UTF-8"),
+        ({"say": "\ud800"}, r"action 'say': '\\ud800' cannot be encoded as UTF-8"),
         ({"say": np.array(["a"])}, r"action 'say': has shape \[1\]"),
         ({"say": dm_env_rpc_pb2.Tensor()}, "action 'say': expected a string, got Tensor"),
         ({"say": None}, "action 'say': cannot be packed"),
