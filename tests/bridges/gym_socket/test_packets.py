@@ -175,5 +175,5 @@ def test_what_no_packet_can_hold_is_not_written() -> None:
         packets.encode_request(packets.Step(float("nan")))
     with pytest.raises(SpecError, match="not a Unicode string"):
         packets.encode_request(packets.Handshake("\ud800"))
-    with pytest.raises(SpecError, match="a byte list is uint8"):
+    with pytest.raises(SpecError, match="a byte list must be uint8"):
         packets.encode_observation(np.zeros(2, np.int8))
