@@ -116,7 +116,7 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
         entries(path)
     for content in (b"", b"\x89MCAP", b"{}" * 100):
         path.write_bytes(content)
-        with pytest.raises(RecordingError, match="no MCAP file"):
+        with pytest.raises(RecordingError, match="not an MCAP file"):
             entries(path)
     with pytest.raises(RecordingError, match="Is a directory"):
         entries(tmp_path)

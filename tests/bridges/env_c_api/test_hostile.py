@@ -228,7 +228,7 @@ def test_a_library_that_hangs(make: MakeEnvironment) -> None:
 
 def test_a_library_that_writes_into_the_pipe(make: MakeEnvironment) -> None:
     environment = make("connect_scribbles", isolated=True)
-    with pytest.raises(ProtocolError, match=r"a message of .* bytes of JSON"):
+    with pytest.raises(ProtocolError, match=r"a message has .* bytes of JSON"):
         step_once(environment)
     with pytest.raises(ConnectionLostError):
         environment.reset()
