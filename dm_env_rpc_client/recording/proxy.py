@@ -113,7 +113,7 @@ class Proxy(Serving):
 class _Traffic:
     streams: set[_ForwardedStream] = dataclasses.field(default_factory=set)
     past_requests: int = 0
-    """The number of answered requests of closed streams."""
+    """The number of requests of the streams that have closed."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     """The lock for counting, opening and closing streams."""

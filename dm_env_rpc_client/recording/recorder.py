@@ -76,7 +76,10 @@ _opening = make_lock()
 
 
 def _begin_anew() -> None:
-    """Reset the state in a forked child, since the parent owns the recorders and the lock."""
+    """Reset the state in a forked child.
+
+    The parent owns the recorders, and one of its other threads may have held the lock.
+    """
     global _opening
     _opening = make_lock()
     _recorders.clear()
