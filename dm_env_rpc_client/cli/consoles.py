@@ -85,7 +85,7 @@ def progress(
     screen: rich.console.Console = console,
     is_shown: bool = True,
 ) -> rich.progress.Progress:
-    """Return a progress bar that is shown within its context, and only on a terminal."""
+    """Return a context manager that shows a progress bar, if the output is a terminal."""
     return rich.progress.Progress(
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),

@@ -2,7 +2,7 @@
 
 Python can free an environment in any thread, in the middle of any code, which might hold any lock.
 For this reason, a separate thread communicates with the server, and the interpreter waits for this
-thread at exit. Environments that still exist at exit are ended one after the other.
+thread at exit. Environments that still exist at exit are closed one after the other.
 
 After an interrupt, a thread destroys the world over a separate connection; see `exchanges.py`.
 """

@@ -38,7 +38,7 @@ _ATTEMPT_SECONDS = 2.0
 
 
 class Launch:
-    """A launched server, which is ended when this object is closed or deleted.
+    """A launched server, which is stopped when this object is closed or deleted.
 
     The server ends when `close` is called, when the object is garbage-collected (with a
     ResourceWarning), when the interpreter exits, and when this process is killed.

@@ -1,4 +1,4 @@
-"""Texts that specify servers: `process:COMMAND`, `docker:IMAGE ARGS`, `python:MODULE:NAME`."""
+"""Strings that specify servers: `process:COMMAND`, `docker:IMAGE ARGS`, `python:MODULE:NAME`."""
 
 from __future__ import annotations
 

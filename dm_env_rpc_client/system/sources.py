@@ -1,10 +1,10 @@
-"""Lookup of environments specified by a text for `serve`, `dm-env-rpc serve` and `make`.
+"""Lookup of environments specified by a string for `serve`, `dm-env-rpc serve` and `make`.
 
-The server and the command resolve environment texts in the same way, without importing the client
+The server and the command resolve environment strings in the same way, without importing the client
 or the bridges. Functions that create environments are listed here by name, and are imported with
 the first environment of their kind.
 
-Texts that specify a server to launch are parsed here instead of in `launch`, so that a command
+The strings that specify a server to launch are parsed here, not in `launch`, so that a command
 with an address imports only what it needs.
 """
 

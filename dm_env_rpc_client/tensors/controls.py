@@ -31,7 +31,7 @@ _LETTERS = "zxcvfgbnmhjklqetyuiop"
 """The letter keys that no axis uses, except r, which resets the environment."""
 
 _MOST_ELEMENTS = 16
-"""The maximum number of elements of a vector whose first elements are assigned keys."""
+"""The maximum length of a vector that keys can control. Keys change its first elements."""
 
 # By the number of values. Four values are in the order of FrozenLake; the first of five values is
 # no direction.

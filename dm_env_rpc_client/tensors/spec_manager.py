@@ -251,7 +251,7 @@ class SpecManager:
                 )
                 raise SpecError(
                     f"{field.label}: shape {list(field.shape)} of {field.codec.name} takes {size} "
-                    f"bytes, but a message with such an array has at most {most} "
+                    f"bytes, but a message that contains it is limited to {most} "
                     f"(Limits.message_bytes and expanded_bytes); raise the limits{advice}, or "
                     "have the server use smaller arrays"
                 )

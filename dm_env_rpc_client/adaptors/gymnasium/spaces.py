@@ -88,7 +88,7 @@ class Room:
             together = "," if size > most else f", with the parts before it {self._element_bytes},"
             raise ProtocolError(
                 f"{where}: an element of shape {list(shape)} and dtype {dtype} takes {size} bytes"
-                f"{together} but a message with such an array has at most {most} "
+                f"{together} but a message that contains it is limited to {most} "
                 "(Limits.message_bytes and expanded_bytes); raise the limits, or have the server "
                 "use smaller arrays"
             )

@@ -69,7 +69,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     `GymnasiumEnv`; `options` and the `seed` are the settings of a reset, and an agent is terminated
     if the server sends it TERMINATED and truncated if it sends INTERRUPTED.
 
-    If one agent fails, for instance because its stream is lost, the streams of all agents are ended
+    If one agent fails, for instance because its stream is lost, the streams of all agents end
     and the world is destroyed. With `restart`, a step that loses the server or a stream is
     truncated for all participating agents, with a copy of their last observations, reward 0 and the
     info `{"restarted": True}`, and `reset` launches or connects, creates and joins again; until

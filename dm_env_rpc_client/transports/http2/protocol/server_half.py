@@ -216,7 +216,7 @@ class ServerCall:
         self._end(self._header_frames(encode([(":status", status)]), frames.END_STREAM))
 
     def reset(self, code: int = frames.CANCEL) -> None:
-        """Queue the end of the stream, without its answers."""
+        """Queue the end of the stream, and discard its unsent answers."""
         self.is_over = True
         self._half.reset(self, code)
 
