@@ -355,7 +355,7 @@ def test_without_a_picture_it_says_what_to_do() -> None:
         assert server.world_count == 0
     assert "has no image to show: no observation is an image" in said
     assert "observations: observation uint8 [4]" in said
-    assert "Serve it with an image among its observations" in said
+    assert "Serve the environment with an image among its observations" in said
 
 
 def test_without_a_display_it_says_what_to_do(tmp_path: Path) -> None:

@@ -342,7 +342,11 @@ def test_large_answers_are_not_asked_for_all_at_once(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("actions", "text"),
-    [([], "no TimeSteps"), ({}, "number of steps"), ({"paddle": []}, "no TimeSteps")],
+    [
+        ([], "cannot stack zero TimeSteps"),
+        ({}, "number of steps"),
+        ({"paddle": []}, "cannot stack zero TimeSteps"),
+    ],
 )
 def test_an_unroll_of_nothing_is_refused(catch_server: Server, actions: Any, text: str) -> None:
     with make(catch_server.address) as env, pytest.raises(SpecError, match=text):

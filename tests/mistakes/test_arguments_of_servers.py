@@ -85,7 +85,7 @@ MISTAKES: list[M] = [
       "start a server for each simulator"),
     M(lambda: serve(Catch, thread="other"), "thread", "'other'", "choose one of 'main'"),
     M(lambda: serve(Catch, thread="main", threads="world"), "threads", "'world'",
-      "pass one of them"),
+      "pass only one of these"),
     M(lambda: with_server(lambda own: own.wait(-1)), "timeout", "got -1", FROM_0),
     M(lambda: with_server(lambda own: own.wait("1")), "timeout", "got '1'", SECONDS),
     M(lambda: with_server(lambda own: own.stop(None)), "grace", "got None",

@@ -66,7 +66,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
     ),
     "make(lambda: None)": (
         lambda _: make(lambda: None), SpecError,
-        ["returns a launch.Launch", "returned NoneType"],
+        ["must return a launch.Launch", "returned NoneType"],
     ),
     "make(None)": (
         lambda _: make(None), SpecError,

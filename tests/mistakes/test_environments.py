@@ -79,7 +79,7 @@ RETURNS: dict[str, Wrong] = {
     "reset: two values": dm("reset", (OBSERVATION, {}), "a tuple of 2 values", GYMNASIUM),
     "observation_spec: None": Wrong(
         returning(Countdown, "observation_spec", None), "observation_spec", "returned None",
-        "a TimeStep has the observation a dict with the key 'counter'; return its spec",
+        "a TimeStep has the observation a dict with the key 'counter'; return the spec of this",
     ),
     "Gymnasium, step: None": gym("step", None, "cannot unpack non-iterable NoneType", FIVE),
     "Gymnasium, step: four values": gym(

@@ -320,7 +320,7 @@ PATCHED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", PATCHED)
 def test_a_process_whose_select_has_no_epoll(without_epoll: None, name: str) -> None:
     Mistake(
-        PATCHED[name], "takes select.epoll", "monkey patching, such as gevent's",
+        PATCHED[name], " select.epoll", "monkey patching, such as gevent's",
         "serve in a process without it",
     ).check()  # fmt: skip
 

@@ -124,7 +124,7 @@ def test_where_the_former_settings_fail_as_well_the_world_says_so(
             patched.setattr(Simulator, "__init__", fail)
             with pytest.raises(DmEnvRpcError, match="licence server"):
                 env.reset({"size": 3})
-        with pytest.raises(DmEnvRpcError, match="destroy this world and create one"):
+        with pytest.raises(DmEnvRpcError, match="destroy this world and create a new one"):
             env.reset()
     assert [str(error) for error in server.errors] == ["the licence server is gone"]
     server._serving._host.error_log._kept.clear()
@@ -166,7 +166,7 @@ def test_a_vector_environment_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_for_one_process() -> None:
-    with pytest.raises(SpecError, match="start a server for each simulator instead"):
+    with pytest.raises(SpecError, match="start a server for each simulator"):
         serve(Simulator, singleton=True, processes=2)
     with pytest.raises(SpecError, match="singleton"):
         serve(Simulator, singleton="yes")  # type: ignore[arg-type]

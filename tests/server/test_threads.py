@@ -544,7 +544,7 @@ def test_a_server_stops_while_a_step_of_a_game_does_not_end() -> None:
     [
         ({"threads": "row"}, "unknown threads 'row'; choose one of 'world'"),
         ({"thread": "other"}, "unknown thread 'other'; choose one of 'main'"),
-        ({"thread": "main", "threads": "world"}, "pass one of them"),
+        ({"thread": "main", "threads": "world"}, "pass only one of these"),
     ],
 )
 def test_other_threads_are_refused(options: dict[str, Any], text: str) -> None:

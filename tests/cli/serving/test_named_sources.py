@@ -104,7 +104,7 @@ def test_what_pettingzoo_does_not_have(name: str, settings: dict[str, Any], text
 )
 def test_what_to_install(reference: str, needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SpecError, match=f"needs the {needed}"):
+    with pytest.raises(SpecError, match=f"requires the {needed}"):
         find_source(reference, insecure=False)
 
 
