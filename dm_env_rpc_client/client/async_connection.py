@@ -202,7 +202,7 @@ class AsyncConnection(BaseConnection):
 
 @takes(ConnectOptions)
 async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> AsyncConnection:
-    """Connect to a server with asyncio, with the arguments and errors of `connect`."""
+    """Connect to a server at an address with asyncio; arguments and errors are as in `connect`."""
     check_keywords(connect_async, connecting)
     options = ConnectOptions(**connecting)
     return await open_connection_async(options.endpoint(address), options)

@@ -136,7 +136,7 @@ class Properties:
         return self._pack(key, declared, declared.getter())
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Set the value of a key, or raise RequestError if the key or value is not accepted."""
+        """Set the value of a key from a tensor, or raise RequestError if either is not accepted."""
         declared = self._find(key)
         if declared.setter is None:
             raise _denied(key, "writable")

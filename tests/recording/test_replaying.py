@@ -217,7 +217,7 @@ def test_the_order_of_settings_makes_no_difference(path: Path) -> None:
 def test_what_cannot_be_replayed(path: Path, recorded: Path) -> None:
     Recorder(path).close()
     assert read(path).is_complete
-    with pytest.raises(RecordingError, match=r"run.mcap has no requests"):
+    with pytest.raises(RecordingError, match=r"run.mcap contains no requests"):
         replay(path)
     with pytest.raises(SpecError, match="plaintext"):
         replay(recorded, "0.0.0.0:0")
