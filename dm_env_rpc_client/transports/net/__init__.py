@@ -1,4 +1,4 @@
-"""Addresses, TLS, tokens, sockets and attempts, for both ends and both transports."""
+"""Addresses, TLS, tokens, sockets and connection attempts, for clients and servers."""
 
 # `addresses.py`: what an address may be. `credentials.py` and `metadata.py`: TLS, and what is sent
 # with a call, such as a token. `status.py`: gRPC's statuses as errors. `sockets.py`: what all

@@ -1,4 +1,4 @@
-"""Parsing of server addresses, without opening anything."""
+"""Parse and check server addresses, without opening sockets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Target(NamedTuple):
     """The location of a server."""
 
     path: str
-    """The path of a unix socket; empty for TCP."""
+    """The path of a unix socket, or an empty string for TCP."""
 
     host: str
     port: int
 
     @property
     def authority(self) -> str:
-        """The server's name in the request."""
+        """The value of the `:authority` header, which names the server."""
         if self.path:
             return "localhost"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -48,12 +48,12 @@ class Target(NamedTuple):
 
 
 def check_address(address: object, what: str, *, listens: bool = False) -> None:
-    """Raise SpecError for an invalid address, for any transport.
+    """Raise SpecError if an address is invalid for every transport.
 
     Args:
-      address: the given address: `host:port`, `unix:path` or another gRPC target.
-      what: its name in the error, such as "a server address".
-      listens: whether a server is to listen there, which may be at port 0.
+      address: the address to check: `host:port`, `unix:path` or another gRPC target.
+      what: the kind of address, for the error text, such as "a server address".
+      listens: whether the address is for a server to listen on; it can then have port 0.
     """
     form = f"{what} looks like 'localhost:50051'"
     if not isinstance(address, str) or not address:
@@ -67,20 +67,20 @@ def check_address(address: object, what: str, *, listens: bool = False) -> None:
 
 
 def why_no_address(address: str, *, listens: bool = False) -> str:
-    """Return why a text is not an address, for an error message, or "" if it is one.
+    """Return the reason why a text is not a valid address, or "" if it is valid.
 
-    Arguments are those of `check_address`.
+    The arguments are the same as those of `check_address`.
     """
     scheme, colon, rest = address.partition(":")
     if scheme in _PATHS and colon:
         is_path = rest.removeprefix("//") and not rest.endswith("/") and "\0" not in rest
-        return "" if is_path else f"a path is missing, as in '{scheme}:/tmp/socket'"
+        return "" if is_path else f"the path is missing; expected, for example, '{scheme}:/tmp/socket'"
     if scheme in _UNCHECKED and rest:
         return ""
     if scheme not in _NAMES and rest.startswith("//"):
         if scheme.lower() in _OFTEN_WRITTEN:
-            return f"leave '{scheme}://' out"
-        return f"gRPC has no addresses of the scheme '{scheme}:'"
+            return f"remove '{scheme}://'"
+        return f"gRPC does not support the address scheme '{scheme}:'"
     places = [address]
     if scheme in _NAMES:
         # A resolver may precede the name; several IP addresses are one target.
@@ -93,14 +93,14 @@ _PATHS = ("unix", "unix-abstract")
 _NAMES = ("dns", "ipv4", "ipv6")
 _OFTEN_WRITTEN = ("http", "https", "grpc", "grpcs", "tcp")
 _UNCHECKED = ("vsock", "xds", "google-c2p", "google-c2p-experimental")
-"""Schemes of gRPC whose addresses have other forms."""
+"""The gRPC address schemes whose syntax is not checked here."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address, in the syntax of gRPC, is of this machine: loopback or a unix socket.
+    """Return whether a gRPC address is a loopback address or a unix socket.
 
-    Names ending in `.localhost` are loopback by RFC 6761, but a resolver may say otherwise:
-    the result must be checked (`check_resolved`).
+    RFC 6761 defines names ending in `.localhost` as loopback, but a resolver can still return
+    another address, so the resolved address must be checked with `check_resolved`.
     """
     scheme, _, rest = address.partition(":")
     if scheme in ("unix", "unix-abstract"):
@@ -120,28 +120,28 @@ def is_loopback(address: str) -> bool:
 
 
 def check_resolved(host: str, found: str) -> None:
-    """Raise SpecError if a name for a plaintext connection was resolved to another machine.
+    """Raise SpecError if the host name of a plaintext connection resolved to another machine.
 
     Args:
-      host: the name.
+      host: the host name.
       found: the resolved IP address.
     """
     if not ipaddress.ip_address(found.partition("%")[0]).is_loopback:
         raise SpecError(
-            f"plaintext is allowed to loopback only, and {host} was resolved to {found}; "
+            f"plaintext is allowed for loopback only, but {host} was resolved to {found}; "
             "pass credentials=ssl.create_default_context() or insecure=True"
         )
 
 
 def parse_host_port(address: str, *, listens: bool = True) -> HostPort:
-    """Split `host:port`; an IPv6 host is in brackets.
+    """Split `host:port`, in which an IPv6 host is in brackets.
 
     Args:
-      address: the text.
-      listens: whether the port may be 0, which is any free one for a server.
+      address: the address to split.
+      listens: whether port 0 is allowed, with which a server selects any free port.
 
     Raises:
-      SpecError: the address has another form, or its port is out of range.
+      SpecError: the address is not of the form `host:port`, or its port is out of range.
     """
     form = "a TCP address looks like 'localhost:5001'"
     if not isinstance(address, str):
@@ -153,21 +153,21 @@ def parse_host_port(address: str, *, listens: bool = True) -> HostPort:
 
 
 def _split(text: str, least: int) -> HostPort | str:
-    """Split `host:port`, with a port of at least `least`; or return why that is not possible."""
+    """Split `host:port` with a port of at least `least`, or return the reason why it is invalid."""
     host, colon, port = text.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     plain = host[1:-1] if is_bracketed else host
     if not colon or not port or port.endswith("]"):
-        return "a port is missing"
+        return "the port is missing"
     if not plain:
-        return "a host is missing"
+        return "the host is missing"
     if not plain.isprintable() or any(each in " []/" for each in plain):
-        return f"{host!r} is no host"
+        return f"{host!r} is not a valid host"
     # "::1:50051" could be an address without a port.
     if ":" in plain and not is_bracketed:
-        return "a host has no colons, and an IPv6 address is in brackets, as in '[::1]:50051'"
+        return "a host contains no colons; write IPv6 addresses in brackets, as in '[::1]:50051'"
     if not _PORT.fullmatch(port) or not least <= int(port) <= _MOST_PORT:
-        return f"a port is a number from {least} to {_MOST_PORT}"
+        return f"the port must be a number from {least} to {_MOST_PORT}"
     return HostPort(plain, int(port))
 
 

@@ -1,4 +1,4 @@
-"""Repeated attempts to reach a server within a time limit, and the error after the last one."""
+"""Repeat attempts to connect to a server within a time limit, and report why they failed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from dm_env_rpc_client.transports.net.status import NO_HTTP2, not_connected
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.05
-"""Pause, in seconds, between two attempts to connect to a server that does not listen yet."""
+"""The pause, in seconds, between two attempts to connect to a server that is not listening yet."""
 
 _CLIENT_CERTIFICATE = (
-    "it may require a client certificate (cert and key of Tls), or not accept the one that it got"
+    "it might require a client certificate (cert and key of Tls), or have rejected the one sent"
 )
 
 NAMELESS_ALERT = "the server ended the TLS connection with an alert"
-"""The text for an alert after the handshake that grpcio does not name."""
+"""The error text for a TLS alert after the handshake, of which grpcio does not report the name."""
 
 # What alerts of a server mean (RFC 8446, 6, and RFC 7301), by a part of their names in OpenSSL.
 # With TLS 1.2 a server that requires a client certificate only reports a failed handshake.
 _ALERTS = {
-    "NO APPLICATION PROTOCOL": f"{NO_HTTP2}: a proxy there does not speak HTTP/2 on this port",
-    "PROTOCOL VERSION": "the server takes other versions of TLS",
+    "NO APPLICATION PROTOCOL": f"{NO_HTTP2}: a proxy at this address does not speak HTTP/2 on this port",
+    "PROTOCOL VERSION": "the server requires another version of TLS",
     "UNRECOGNIZED NAME": "the server has no certificate for the host of the address",
     "CERTIFICATE": _CLIENT_CERTIFICATE,
     "UNKNOWN CA": _CLIENT_CERTIFICATE,
@@ -40,22 +40,23 @@ _ALERTS = {
 _ALERT = re.compile(r"(?:ALERT |(?=UNRECOGNIZED NAME))([A-Z ]+)")
 
 _BROKEN_OFF_SECONDS = 1.0
-"""Time, in seconds, of retrying handshakes broken off by the server, which may be about to
-start."""
+"""The time limit, in seconds, for retrying TLS handshakes that the server breaks off. A server
+that is still starting can break off handshakes."""
 
 _TELL_SECONDS = 1.0
-"""Time, in seconds, after which failing attempts are logged, if more than this remains."""
+"""The time, in seconds, after which failing attempts are logged, if more than this time remains
+until the deadline."""
 
 
 class HandshakeError(ConnectionError):
     """An error for a failed TLS handshake on an accepted connection.
 
     Args:
-      error: why; or the text of it.
+      error: the cause of the failure, as an exception or as text.
 
     Attributes:
-      is_broken_off: whether the server closed the connection without a reason, as servers do that
-        require a client certificate, or that start. Other failures are final.
+      is_broken_off: whether the server closed the connection without giving a reason. A server
+        does so if it is starting, or if it requires a client certificate. Other failures are final.
     """
 
     def __init__(self, error: OSError | str):
@@ -65,18 +66,18 @@ class HandshakeError(ConnectionError):
         reason = (error if isinstance(error, str) else error.strerror) or str(error)
         if self.is_broken_off:
             reason = (
-                "the server closed the connection in the TLS handshake, or right after it; "
+                "the server closed the connection during the TLS handshake or immediately after it; "
                 f"{_CLIENT_CERTIFICATE}"
             )
         elif "WRONG_VERSION_NUMBER" in reason:
-            reason = "the server does not speak TLS, and this connection uses it"
+            reason = "this connection uses TLS, but the server does not"
         else:
             reason += _meaning(reason)
         super().__init__(reason)
 
 
 def _meaning(reason: str) -> str:
-    """Return the meaning of the alert in a handshake error, after a semicolon; "" without one."""
+    """Return "; " and the meaning of the alert in a handshake error, or "" if it is unknown."""
     if reason == NAMELESS_ALERT:
         return f"; {_CLIENT_CERTIFICATE}"
     found = _ALERT.search(reason.upper().replace("_", " "))
@@ -87,15 +88,15 @@ def _meaning(reason: str) -> str:
 
 
 class Attempts:
-    """Attempts to reach a server until there is no time left.
+    """Attempts to connect to a server, repeated until the deadline.
 
     Args:
       address: the server's name in error messages.
-      timeout: seconds until there must be a connection; None for any time.
+      timeout: the time limit for the connection, in seconds, or None for no limit.
 
     Attributes:
-      address: as the argument.
-      deadline: when that is, on the monotonic clock.
+      address: the server's name in error messages.
+      deadline: the time on the monotonic clock at which the timeout ends, or None for no limit.
     """
 
     def __init__(self, address: str, timeout: float | None):
@@ -109,14 +110,14 @@ class Attempts:
 
     @property
     def remaining(self) -> float | None:
-        """The remaining time, in seconds."""
+        """The time until the deadline, in seconds, or None if there is no deadline."""
         return None if self.deadline is None else seconds_left(self.deadline)
 
     def failed(self, error: OSError) -> None:
-        """Record a failed attempt, and return whether another attempt is allowed.
+        """Record a failed attempt, and raise an error unless another attempt can follow.
 
         Raises:
-          DmEnvRpcClientError: there is no time for another, or it would end like this one.
+          DmEnvRpcClientError: no time is left for another attempt, or it would fail, too.
         """
         is_final = isinstance(error, HandshakeError) and self._is_final(error)
         self._tell(error)
@@ -138,7 +139,7 @@ class Attempts:
         return now - self._broken_off_since >= _BROKEN_OFF_SECONDS
 
     def _tell(self, error: OSError) -> None:
-        """Log, once, that there is no connection yet: a program that waits looks as if it hung."""
+        """Log once that the connection is still missing, so that a waiting program is explained."""
         now = time.monotonic()
         left = math.inf if self.deadline is None else self.deadline - now
         if not self._has_told and now - self._begun >= _TELL_SECONDS and left > _TELL_SECONDS:
@@ -159,5 +160,5 @@ def _reason(error: OSError) -> str:
 
 
 def seconds_left(deadline: float) -> float:
-    """Return the seconds until a deadline; at least a moment, since 0 means non-blocking."""
+    """Return the seconds until a deadline, but at least 1 ms, because 0 means non-blocking."""
     return max(0.001, deadline - time.monotonic())

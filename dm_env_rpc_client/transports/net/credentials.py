@@ -1,4 +1,4 @@
-"""Credentials: TLS from PEM files for both ends and transports, and where plaintext is allowed."""
+"""TLS credentials from PEM files, and the checks that restrict plaintext to loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports.net.addresses import is_loopback
 _Path: TypeAlias = str | os.PathLike[str]
 
 _SYSTEM = "system"
-"""On a command line, instead of a file: the authorities that this machine trusts."""
+"""The value of a command-line flag that stands for the authorities trusted by this machine."""
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _PRIVATE_KEY = b"PRIVATE KEY-----"
@@ -29,20 +29,20 @@ _PRIVATE_KEY = b"PRIVATE KEY-----"
 class Tls:
     """The PEM files of one end of a connection, for `credentials=` of clients and of `serve`.
 
-    The files are checked when this is made, and read again for each connection that a client opens
-    and for each server that starts: files that were replaced are used from then on.
+    The files are checked when the object is created. They are read again for each connection that
+    a client opens and for each server that starts, so replaced files take effect from then on.
 
     Attributes:
-      ca: certificates of the authorities that must have issued the other end's certificate. None on
-        a client: the machine's authorities (with grpcio, grpcio's). None on a server: clients need
-        no certificate.
-      cert: the certificate of this end, followed by the intermediate ones. A server needs it; a
-        client needs it if the server asks for one.
-      key: the private key of that certificate, not encrypted.
+      ca: the certificates of the authorities, one of which must have issued the peer's certificate.
+        With None, a client trusts the machine's authorities (over grpcio, those of grpcio), and a
+        server requires no client certificates.
+      cert: the certificate of this end, followed by the intermediate certificates. A server needs
+        it; a client needs it if the server requires client certificates.
+      key: the unencrypted private key of the certificate `cert`.
 
     Raises:
-      SpecError: a file cannot be read or has other contents, `cert` is without `key` or `key`
-        without `cert`, or they do not belong together.
+      SpecError: a file cannot be read or has the wrong contents, `cert` or `key` is given without
+        the other, or the private key does not match the certificate.
     """
 
     ca: _Path | None = None
@@ -52,24 +52,24 @@ class Tls:
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
             given, missing = ("key", "cert") if self.cert is None else ("cert", "key")
-            raise SpecError(f"TLS with a {given} file needs a {missing} file, too")
+            raise SpecError(f"Tls with a {given} file also needs a {missing} file")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Read once now: a wrong file is an error here and not at the first connection.
         self._trust(context)
         self._load(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return the context of a client, which checks the server's certificate and name."""
+        """Return the TLS context of a client, which checks the server's certificate and name."""
         with _reading(self.ca, "the CA certificates"):
             context = ssl.create_default_context(cafile=self.ca)
         self._load(context)
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the context of a server; it asks clients for a certificate if there is a `ca`.
+        """Return the TLS context of a server, which requires client certificates if `ca` is set.
 
         Raises:
-          SpecError: there is no `cert`.
+          SpecError: `cert` is None.
         """
         self._check_server()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -80,12 +80,12 @@ class Tls:
         return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return the credentials of a client for grpcio."""
+        """Return grpcio's credentials of a client."""
         ca, cert, key = self._contents()
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of a server for grpcio; SpecError if there is no `cert`."""
+        """Return grpcio's credentials of a server, or raise SpecError if `cert` is None."""
         self._check_server()
         ca, cert, key = self._contents()
         assert cert is not None
@@ -95,7 +95,7 @@ class Tls:
 
     def _check_server(self) -> None:
         if self.cert is None:
-            raise SpecError("a server with TLS needs a certificate and its private key")
+            raise SpecError("a server with TLS needs a certificate and its private key (cert and key)")
 
     def _contents(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         return (
@@ -130,7 +130,7 @@ class Tls:
             if error.reason == "KEY_VALUES_MISMATCH":
                 problem = "do not belong together"
             else:
-                problem = "are damaged, or of a kind that OpenSSL does not accept"
+                problem = "are damaged or of a type that OpenSSL does not accept"
             raise SpecError(
                 f"the certificate in {self.cert} and the private key in {self.key} {problem}"
             ) from None
@@ -142,12 +142,12 @@ ServerCredentials: TypeAlias = grpc.ServerCredentials | ssl.SSLContext | Tls
 
 
 def check_credentials(credentials: Credentials | None) -> None:
-    """Raise SpecError if these are not the credentials of a client, or None for plaintext."""
+    """Raise SpecError unless the argument is a client's credentials, or None for plaintext."""
     _check(credentials, grpc.ChannelCredentials, "grpc.ssl_channel_credentials(...)", "ca={ca!r}")
 
 
 def check_server_credentials(credentials: object) -> None:
-    """Raise SpecError if these are not the credentials of a server, or None for plaintext."""
+    """Raise SpecError unless the argument is a server's credentials, or None for plaintext."""
     files = "cert={ca!r}, key='server.key'"
     _check(credentials, grpc.ServerCredentials, "grpc.ssl_server_credentials(...)", files)
 
@@ -167,41 +167,41 @@ def _check(credentials: object, of_grpc: type, made_by: str, files: str) -> None
 
 
 def is_local_credentials(credentials: Credentials | None) -> bool:
-    """Whether these are gRPC's local credentials, which are plaintext on TCP."""
+    """Return whether credentials are gRPC's local credentials, which are plaintext over TCP."""
     inner = getattr(credentials, "_credentials", None)
     return "Local" in type(inner).__name__
 
 
 def check_encryption(address: str, credentials: Credentials | None, insecure: bool) -> None:
-    """Raise SpecError if the connection to another machine would be unrequested plaintext."""
+    """Raise SpecError for plaintext to another machine, unless `insecure` requests plaintext."""
     # Loopback cannot be read by other machines.
     if is_loopback(address) or insecure:
         return
     if credentials is None:
         raise SpecError(
-            f"plaintext is allowed to loopback only, and {address} is not a loopback address; "
+            f"plaintext is allowed for loopback only, but {address} is not a loopback address; "
             "pass credentials=Tls(ca=FILE) or insecure=True"
         )
     if is_local_credentials(credentials):
         raise SpecError(
-            f"local credentials are allowed for loopback only, and {address} is not a loopback "
+            f"local credentials are allowed for loopback only, but {address} is not a loopback "
             "address; pass credentials=Tls(ca=FILE)"
         )
 
 
 def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | None:
-    """Return the options given by the flags of a command line.
+    """Return the TLS options that command-line flags specify.
 
     Args:
-      ca: as for `Tls`; "system" for the authorities that this machine trusts.
-      cert: as for `Tls`.
-      key: as for `Tls`.
+      ca: the same as for `Tls`, or "system" for the authorities that this machine trusts.
+      cert: the same as for `Tls`.
+      key: the same as for `Tls`.
 
     Returns:
-      None if no flag was given.
+      The options, or None if no flag was given.
 
     Raises:
-      As `Tls`.
+      SpecError: the same errors as `Tls` raises.
     """
     if ca is None and cert is None and key is None:
         return None
@@ -209,7 +209,7 @@ def tls_from_flags(ca: str | None, cert: str | None, key: str | None) -> Tls | N
 
 
 def _read(path: _Path, what: str, expected: bytes) -> bytes:
-    """Return the contents of a file, or raise a SpecError that does not quote them."""
+    """Return the contents of a file, or raise a SpecError that does not quote the contents."""
     with _reading(path, what):
         contents = Path(path).read_bytes()
     # OpenSSL's own errors name neither the file nor the fault.

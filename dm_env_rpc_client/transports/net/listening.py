@@ -1,9 +1,10 @@
-"""Sockets that listen.
+"""Listening sockets.
 
-`listen` binds a server to an address; to `localhost` with both IPv4 and IPv6, or not at all.
+`listen` binds a server to an address. For `localhost`, it binds both the IPv4 and the IPv6 address
+or raises an error.
 
-`localhost` is two addresses, one of IPv4 and one of IPv6, and gRPC binds only one if the other is
-taken. A client that tries the other first would then connect to a different program.
+The name `localhost` stands for an IPv4 and an IPv6 address, and gRPC binds only one of them if the
+other is in use. A client that tries the other address first would connect to a different program.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from dm_env_rpc_client.transports.net.addresses import parse_host_port
 _log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.2
-"""Pause, in seconds, of accepting clients while the machine is out of file descriptors."""
+"""The pause, in seconds, before clients are accepted again after file descriptors ran out."""
 
 _CLIENT_IS_GONE = (errno.ECONNABORTED, errno.EPROTO)
 
 _GONE_AT_ONCE = 16
-"""Connections that are passed over at a time, because their clients have closed them."""
+"""The maximum number of connections closed by their clients that are skipped at a time."""
 
 _ATTEMPTS = 10
 _FAMILIES = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
@@ -39,15 +40,15 @@ def listen(add_port: Callable[[str], int], address: str) -> str:
     """Bind a server to an address.
 
     Args:
-      add_port: binds it to one address as gRPC writes them and returns the port;
-        OSError if it is taken.
-      address: `host:port` (port 0 is any free one) or `unix:path`.
+      add_port: binds the server to one address in gRPC's syntax, and returns the port, or raises
+        OSError if the address is in use.
+      address: `host:port` or `unix:path`; port 0 selects any free port.
 
     Returns:
-      The address, with the actual port.
+      The address with the actual port.
 
     Raises:
-      OSError: the address is taken, or this machine does not have it; see `cannot_listen`.
+      OSError: the address is in use or is not an address of this machine; see `cannot_listen`.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -74,11 +75,11 @@ def listen(add_port: Callable[[str], int], address: str) -> str:
 
 
 def cannot_listen(address: str, error: OSError) -> OSError:
-    """Return the error of a server that cannot listen: its cause, with the address and advice.
+    """Return an error with the cause, the address and advice for a server that cannot listen.
 
     Args:
-      address: where it was to listen.
-      error: the cause, whose `errno` it has.
+      address: the address that the server could not listen on.
+      error: the cause. The returned error has the same `errno`.
     """
     number = error.errno or 0  # Negative for names that cannot be resolved.
     cause = os.strerror(number) if number > 0 else error.strerror or error
@@ -93,13 +94,13 @@ _TAKEN_PATH = "; another program listens there, or it is a file: choose another 
 
 
 def try_to_bind(address: str) -> None:
-    """Bind a socket to an address and close it, for the error with which that fails.
+    """Bind a socket to an address and close it, to find out the error with which binding fails.
 
     Args:
-      address: `host:port` or `unix:path`; for any other form nothing is tried.
+      address: `host:port` or `unix:path`. Addresses of any other form are ignored.
 
     Raises:
-      OSError: as `bind`.
+      OSError: the address cannot be bound.
     """
     if address.startswith("unix:"):
         with socket.socket(socket.AF_UNIX) as probe:
@@ -117,12 +118,12 @@ def try_to_bind(address: str) -> None:
 
 
 def unix_path(address: str) -> str:
-    """Return the path in `unix:path` or `unix:///path`."""
+    """Return the path of an address of the form `unix:path` or `unix:///path`."""
     return address.removeprefix("unix:").removeprefix("//")
 
 
 def _clear(path: str) -> None:
-    """Remove the file of a server that was killed; OSError for any other file."""
+    """Remove the socket file of a server that was killed, or raise OSError for any other file."""
     with contextlib.suppress(FileNotFoundError):
         is_socket = stat.S_ISSOCK(os.stat(path).st_mode)
         # grpcio would remove that of a server that runs.
@@ -145,7 +146,7 @@ def _is_stale(path: str) -> bool:
 
 
 def _has(place: str) -> bool:
-    """Whether the machine has this loopback address."""
+    """Return whether the machine has the given loopback address."""
     try:
         with socket.socket(_FAMILIES[place]) as probe:
             probe.bind((place, 0))
@@ -155,7 +156,7 @@ def _has(place: str) -> bool:
 
 
 def _free_port(places: list[str]) -> int:
-    """Return a port that is free on all of the addresses."""
+    """Return a port that is free on all of the given addresses."""
     while True:
         with contextlib.ExitStack() as stack:
             port = 0
@@ -170,7 +171,7 @@ def _free_port(places: list[str]) -> int:
 
 
 def is_gone(connected: socket.socket) -> bool:
-    """Whether a client has closed its connection without sending anything."""
+    """Return whether a client has closed its connection without sending anything."""
     try:
         return not connected.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except (BlockingIOError, InterruptedError):
@@ -180,10 +181,10 @@ def is_gone(connected: socket.socket) -> bool:
 
 
 class ListeningSockets:
-    """Sockets that listen.
+    """The listening sockets of a server.
 
     Args:
-      poll: reports new clients.
+      poll: the poll object that reports new clients.
     """
 
     def __init__(self, poll: select.epoll):
@@ -193,11 +194,11 @@ class ListeningSockets:
         self._is_paused = False
 
     def add(self, address: str) -> int:
-        """Listen on one address, and return the port; 0 for a unix socket.
+        """Listen on one address, and return the port, or 0 for a unix socket.
 
         Raises:
-          OSError: that is not possible. All sockets are closed, because the caller must start over
-            with another port.
+          OSError: the address cannot be listened on. All sockets are closed, because the caller
+            must start over with another port.
         """
         try:
             if address.startswith("unix:"):
@@ -219,10 +220,10 @@ class ListeningSockets:
         """Return a connection and the address of its client, or None if none is waiting.
 
         Args:
-          descriptor: of the socket that is ready.
+          descriptor: the descriptor of the listening socket that is ready.
 
         Raises:
-          OSError: there is one, but no descriptor for it.
+          OSError: a client is waiting, but no file descriptor is free for its connection.
         """
         listening = self._sockets[descriptor]
         # Not forever: clients may come and go all the time.
@@ -243,20 +244,20 @@ class ListeningSockets:
         return descriptor in self._sockets
 
     def pause(self) -> None:
-        """Keep clients waiting: the machine is out of file descriptors."""
+        """Stop accepting clients while the machine is out of file descriptors."""
         self._is_paused = True
         for listening in self._sockets.values():
             self._poll.unregister(listening)
 
     def go_on(self) -> None:
-        """End a pause in accepting clients."""
+        """Accept clients again after a pause."""
         if self._is_paused:
             self._is_paused = False
             for listening in self._sockets.values():
                 self._poll.register(listening, select.EPOLLIN)
 
     def close(self) -> None:
-        """Close all sockets, and remove the files of unix sockets; may be called again."""
+        """Close all sockets and remove the files of unix sockets. A second call does nothing."""
         for listening in self._sockets.values():
             # A process forked from this one may have copies, which would keep them open.
             with contextlib.suppress(OSError, ValueError):
@@ -270,7 +271,7 @@ class ListeningSockets:
         self._paths.clear()
 
     def abandon(self) -> None:
-        """Close the sockets only, as a forked child does with its copies."""
+        """Close a forked child's copies of the sockets, without removing files."""
         for listening in self._sockets.values():
             listening.close()
         self._sockets.clear()

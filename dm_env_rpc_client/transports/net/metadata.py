@@ -1,7 +1,7 @@
-"""Metadata: the pairs that a client sends with the call, as HTTP/2 headers; and the token in them.
+"""The metadata that a client sends as HTTP/2 headers with a call, and the token in the metadata.
 
-A token is a secret that a server may require. It travels as the metadata
-`authorization: Bearer <token>` (RFC 6750). No error shows it.
+A token is a secret that a server can require. It is sent as the metadata
+`authorization: Bearer <token>` (RFC 6750). No error message contains the token.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
-    """Return valid metadata as a tuple. grpcio only logs a message if it is invalid.
+    """Return metadata as a tuple if it is valid. grpcio only logs invalid metadata.
 
-    Values may be secret, so no error shows one; nor a key that is invalid, which may hold one.
+    Values can be secret, and an invalid key can contain a secret, so no error message shows them.
 
     Raises:
       SpecError: a key or a value contains characters that HTTP/2 headers cannot contain.
@@ -63,7 +63,7 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
             raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
         # The value may be a secret, so the error does not show it.
         if isinstance(value, str) and not _TEXT.fullmatch(value):
-            raise SpecError(f"metadata {key!r}: the value must be printable ASCII")
+            raise SpecError(f"metadata {key!r}: the value must consist of printable ASCII characters")
     return tuple((key, value) for key, value in metadata)
 
 
@@ -71,7 +71,7 @@ def bearer(token: str) -> tuple[str, str]:
     """Return the metadata that carries a token.
 
     Raises:
-      SpecError: it is not text of printable ASCII characters without spaces.
+      SpecError: the token is not text of printable ASCII characters without spaces.
     """
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         given = "" if isinstance(token, str) else f", got {type(token).__name__}"
@@ -80,10 +80,10 @@ def bearer(token: str) -> tuple[str, str]:
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
-    """Return the token in a file, without spaces and line breaks around it.
+    """Return the token in a file, without the surrounding whitespace.
 
     Raises:
-      SpecError: the file cannot be read, or does not contain one token.
+      SpecError: the file cannot be read, or does not contain exactly one token.
     """
     try:
         token = Path(path).read_text("utf-8").strip()
@@ -101,13 +101,14 @@ def read_token(path: str | os.PathLike[str]) -> str:
 class Token:
     """The token that a server requires.
 
-    It keeps a hash only. Comparing hashes takes the same time whatever the other end sent.
+    The object keeps only a hash of the token. Comparing hashes takes the same time for every token
+    that a client sends.
 
     Args:
       token: the token.
 
     Raises:
-      SpecError: it is not a token.
+      SpecError: the text is not a valid token.
     """
 
     def __init__(self, token: str):

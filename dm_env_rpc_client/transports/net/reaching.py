@@ -1,4 +1,4 @@
-"""Sockets that reach a server: names and their addresses, TCP or unix sockets, TLS."""
+"""Open sockets to a server: resolve its name, connect by TCP or unix socket, and set up TLS."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dm_env_rpc_client.transports.net.sockets import ALPN, Waits, set_options
 from dm_env_rpc_client.transports.net.status import NO_HTTP2
 
 _ACCEPT_SECONDS = 3.0
-"""The longest that an address may take to accept a connection if the name has further ones."""
+"""The time limit, in seconds, for one address to accept a connection, if a name has several."""
 
 _PROBE_SECONDS = 1.0
 """Time limit, in seconds, for a server to answer the beginning of a TLS handshake."""
 
 _TLS_RECORDS = (b"\x15", b"\x16")
-"""The first bytes of an alert and of an answer to a handshake (RFC 8446, section 5.1)."""
+"""The first byte of a TLS alert and of an answer to a TLS handshake (RFC 8446, section 5.1)."""
 
 
 async def reach(
@@ -39,24 +39,24 @@ async def reach(
     deadline: float | None,
     loopback_only: bool,
 ) -> Any:
-    """Open a socket to the first address of a name that takes it.
+    """Open a socket to the first address of a name that accepts the connection.
 
     Args:
-      waits: how to wait.
+      waits: the way of waiting, in a thread or in an event loop.
       target: the server.
-      tls: for an encrypted connection.
-      deadline: on the monotonic clock; None for any time.
-      loopback_only: whether the name must be resolved to loopback addresses.
+      tls: the TLS context for an encrypted connection, or None for plaintext.
+      deadline: the deadline on the monotonic clock, or None for no limit.
+      loopback_only: whether the name must resolve to loopback addresses only.
 
     Returns:
       A non-blocking socket.
 
     Raises:
-      OSError: no address could be reached; that of the last one.
-      TimeoutError: not in time.
-      SpecError: the name has an address of another machine, and must not.
+      OSError: no address could be reached. The error is that of the last address.
+      TimeoutError: the deadline has passed.
+      SpecError: the name resolved to an address of another machine despite `loopback_only`.
     """
-    error: OSError = OSError(f"no address for {target.host}")
+    error: OSError = OSError(f"found no address for {target.host}")
     places: list[tuple[int, Any]] = [(socket.AF_UNIX, target.path)]
     if not target.path:
         found = await _look_up(waits, target, deadline)
@@ -94,13 +94,13 @@ async def reach(
 
 
 def seconds_to_accept(remaining: float | None, places: int) -> float | None:
-    """Return how long an address of a name may take to accept a connection.
+    """Return the time limit, in seconds, for one address of a name to accept a connection.
 
-    Addresses share the time, so that one that does not respond leaves time for the next ones.
+    The addresses share the time, so an address that does not respond leaves time for the others.
 
     Args:
-      remaining: the seconds that are left; None for no limit.
-      places: the number of addresses that are left, this one included.
+      remaining: the remaining time, in seconds, or None for no limit.
+      places: the number of remaining addresses, including the next one.
     """
     if places == 1:
         return remaining
@@ -110,17 +110,17 @@ def seconds_to_accept(remaining: float | None, places: int) -> float | None:
 async def explain_end(waits: Waits, error: OSError, attempts: Attempts) -> OSError:
     """Find out whether a server that closes plaintext connections at once expects TLS.
 
-    Such a server and a proxy whose server has not started yet look the same to a client. The one is
-    a final error, the other is worth another attempt.
+    To a client, a server that expects TLS looks like a proxy whose server has not started yet. Only
+    the proxy is worth another attempt.
 
     Args:
-      waits: how to wait.
-      error: the error without an explanation.
-      attempts: to reach the server, with the time that is left.
+      waits: the way of waiting, in a thread or in an event loop.
+      error: the error to explain.
+      attempts: the attempts to connect to the server, which define the remaining time.
 
     Returns:
-      A HandshakeError, which is final, if the server answers the beginning of a TLS handshake;
-      otherwise `error`.
+      A HandshakeError, which is final, if the server answers the beginning of a TLS handshake, or
+      `error` otherwise.
     """
     try:
         is_tls = await _answers_tls(waits, Target.parse(attempts.address), attempts)
@@ -128,7 +128,7 @@ async def explain_end(waits: Waits, error: OSError, attempts: Attempts) -> OSErr
         return error
     if not is_tls:
         return error
-    return HandshakeError("the server expects TLS, and this connection is plaintext")
+    return HandshakeError("the server expects TLS, but this connection is plaintext")
 
 
 async def _answers_tls(waits: Waits, target: Target, attempts: Attempts) -> bool:
@@ -147,7 +147,7 @@ async def _answers_tls(waits: Waits, target: Target, attempts: Attempts) -> bool
 
 
 async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list[Any]:
-    """Resolve a name, in a thread of its own if that may take long: it has no timeout."""
+    """Resolve a name, in a separate thread unless it is an IP address, to enforce the deadline."""
     look_up = functools.partial(
         socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
     )
@@ -174,7 +174,7 @@ async def _connect(
 
 
 async def _encrypt(waits: Waits, connecting: ssl.SSLSocket, deadline: float | None) -> None:
-    """Make the TLS handshake on a connected socket."""
+    """Perform the TLS handshake on a connected socket."""
     while True:
         try:
             connecting.do_handshake()

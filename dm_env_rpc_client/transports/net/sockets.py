@@ -1,8 +1,8 @@
-"""Functions shared by the sockets of clients and servers, and the waits of connecting.
+"""Functions shared by the sockets of clients and servers, and ways of waiting while connecting.
 
-Connecting is written once, as coroutines that await the methods of a `Waits`. The methods of
-`Blocking` never suspend, so `run` executes such a coroutine in the calling thread. An interrupt or
-a cancelled task is raised in the coroutine at its wait, and the coroutine frees what it has opened.
+The code for connecting consists of coroutines that await the methods of a `Waits` object. The
+methods of `Blocking` never suspend, so `run` can execute the coroutines in the calling thread. An
+interrupt or a cancellation is raised in the waiting coroutine, which then closes its sockets.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLW
 """Errors that non-blocking sockets raise instead of waiting."""
 
 ALPN = "h2"
-"""The ALPN protocol (RFC 9113, section 3.2)."""
+"""The ALPN protocol name of HTTP/2 (RFC 9113, section 3.2)."""
 
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
-"""A machine that has vanished is noticed by the kernel, whatever servers think of PINGs."""
+"""The TCP keepalive options, with which the kernel detects a lost machine without HTTP/2 PINGs."""
 
 KEEPALIVE_SECONDS = 10.0
 KEEPALIVE_TIMEOUT_SECONDS = 5.0
-"""The silence after which a client probes a server, and the time limit for its answer: a frozen
-peer is detected within 15 s, over each transport."""
+"""The time limit, in seconds, for the answer to a probe, which a client sends after
+`KEEPALIVE_SECONDS` of silence. Each transport detects a frozen peer within 15 s."""
 
 
 def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
-    """Return a client's context for TLS, or None for plaintext.
+    """Return a client's TLS context, or None for plaintext.
 
     Args:
-      credentials: as for `connect`.
+      credentials: the same as for `connect`.
       address: the server's name in error messages.
 
     Raises:
-      SpecError: these credentials are for grpcio only.
+      SpecError: the credentials are usable with grpcio only.
     """
     # Local credentials mean plaintext over TCP, and are refused beyond loopback elsewhere.
     if credentials is None or is_local_credentials(credentials):
@@ -53,8 +53,8 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
         credentials = credentials.client_context()
     if not isinstance(credentials, ssl.SSLContext):
         raise SpecError(
-            f"credentials for {address}: transport 'http2' takes a Tls or an ssl.SSLContext, got "
-            f"{type(credentials).__name__}; or use transport='grpc'"
+            f"credentials for {address}: transport 'http2' accepts a Tls or an ssl.SSLContext, got "
+            f"{type(credentials).__name__}; pass one of them, or use transport='grpc'"
         )
     # gRPC servers require that the client offers HTTP/2 in the handshake.
     credentials.set_alpn_protocols([ALPN])
@@ -64,14 +64,14 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
 def server_tls_context(
     credentials: ssl.SSLContext | Tls | None, address: str
 ) -> ssl.SSLContext | None:
-    """Return a server's context for TLS, or None for plaintext.
+    """Return a server's TLS context, or None for plaintext.
 
     Args:
-      credentials: as for `serve`, other than grpcio's.
+      credentials: the same as for `serve`, except those of grpcio.
       address: the server's name in error messages.
 
     Raises:
-      SpecError: it is a context for clients, or a Tls without a certificate.
+      SpecError: the argument is an ssl.SSLContext for clients, or a Tls without a certificate.
     """
     if credentials is None:
         return None
@@ -80,7 +80,7 @@ def server_tls_context(
     # Otherwise every handshake would fail, with an alert that does not explain it.
     elif credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
         raise SpecError(
-            f"credentials for {address}: got an ssl.SSLContext for clients; a server takes "
+            f"credentials for {address}: got an ssl.SSLContext for clients; a server requires "
             "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
         )
     credentials.set_alpn_protocols([ALPN])
@@ -88,10 +88,10 @@ def server_tls_context(
 
 
 def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> socket.socket:
-    """Make an accepted socket non-blocking, and with TLS an encrypted one before its handshake.
+    """Make an accepted socket non-blocking, and wrap it for TLS without starting the handshake.
 
     Raises:
-      OSError, ValueError: the client is gone.
+      OSError, ValueError: the client has disconnected.
     """
     accepted.setblocking(False)
     set_options(accepted)
@@ -114,7 +114,7 @@ def set_options(connected: socket.socket) -> None:
 
 
 def poll_for(polled: Any, events: int) -> Callable[[float], bool]:
-    """Return a function that waits for the socket and returns whether it is ready."""
+    """Return a function that waits for a socket and returns whether the socket is ready."""
     poll = select.poll()
     poll.register(polled, events)
 
@@ -138,29 +138,29 @@ class Waits(Protocol):
         Args:
           polled: the socket.
           events: `select.POLLIN`, `select.POLLOUT` or both.
-          seconds: how long to wait; None for any time.
+          seconds: the maximum time to wait, or None for no limit.
 
         Returns:
-          Whether it is ready.
+          Whether the socket is ready.
         """
 
     async def pause(self, seconds: float) -> None:
         """Wait for the given number of seconds."""
 
     async def call(self, function: Callable[[], _T], seconds: float | None) -> _T:
-        """Call a function that may block, in a thread of its own, which ends with the function.
+        """Call a function that can block, in a separate thread that ends with the function.
 
         Args:
-          function: it.
-          seconds: how long to wait for its result; None for any time.
+          function: the function.
+          seconds: the maximum time to wait for the result, or None for no limit.
 
         Raises:
-          TimeoutError: the function goes on.
+          TimeoutError: the function did not return in time and continues to run.
         """
 
 
 class Blocking(Waits):
-    """Waits that block the calling thread."""
+    """Ways of waiting that block the calling thread."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
         return poll_for(polled, events)(_FOR_EVER if seconds is None else seconds)
@@ -192,7 +192,7 @@ class Blocking(Waits):
 
 
 class InLoop(Waits):
-    """Waits that let the running event loop continue."""
+    """Ways of waiting that let the running event loop continue."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
         loop = asyncio.get_running_loop()
@@ -236,7 +236,7 @@ def run(coroutine: Coroutine[Any, Any, _T]) -> _T:
         return result
     finally:
         coroutine.close()
-    raise AssertionError("the coroutine has suspended, and there is no event loop")
+    raise AssertionError("the coroutine has suspended, but no event loop is running")
 
 
 def _settle(future: asyncio.Future[bool], outcome: bool) -> None:

@@ -1,6 +1,6 @@
-"""Errors of streams that did not open or have ended, from gRPC, HTTP and HTTP/2 status codes.
+"""Convert gRPC, HTTP and HTTP/2 status codes into errors for failed or ended streams.
 
-A process without free file descriptors gets misleading errors, so this case is checked here.
+Running out of file descriptors causes misleading errors, so this module checks for that case.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dm_env_rpc_client.errors import (
 )
 
 PROCESS = "/dm_env_rpc.v1.Environment/Process"
-"""The one method of the service Environment."""
+"""The path of the only method of the service `Environment`."""
 
 NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
 
 GRPC_CODES = tuple(
     code.name for code in sorted(grpc.StatusCode, key=lambda code: int(code.value[0]))
 )
-"""The names of gRPC's status codes; the index of each is its number."""
+"""The names of gRPC's status codes, in the order of their numbers."""
 
 _HTTP2_NAMES = (
     "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
@@ -67,13 +67,13 @@ def code_of_http_status(status: str) -> str:
 
 
 def abrupt(what: str) -> str:
-    """Return a text about a stream that ended without a gRPC status.
+    """Return the description of a stream that ended without a gRPC status.
 
-    A gRPC server ends its streams with trailers, which hold the status. A proxy that has sent the
-    headers of a response can only break it off.
+    A gRPC server ends its streams with trailers, which contain the status. A proxy that has already
+    sent the headers of a response can only break off the response.
 
     Args:
-      what: how the stream ended.
+      what: a description of how the stream ended.
     """
     return f"{what}; a proxy's limit or timeout can be the cause"
 
@@ -82,9 +82,9 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
     """Return the error for a stream that ended with a gRPC status.
 
     Args:
-      address: how error messages name the server.
+      address: the server's name in error messages.
       code: the name of the status, or its number as text.
-      details: the server's text.
+      details: the server's description of the error, or None.
     """
     if code not in GRPC_CODES:
         known = len(code) < 3 and code.isascii() and code.isdigit() and int(code) < len(GRPC_CODES)
@@ -95,8 +95,8 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
         return ConnectionLostError(f"{ended} {details}" if details else ended, code)
     if code == "UNIMPLEMENTED":
         return ProtocolError(
-            f"the server at {address} does not speak dm_env_rpc: it answers UNIMPLEMENTED ({text}) "
-            f"to {PROCESS}; check the address, and that it is the port of the environment"
+            f"the server at {address} does not speak dm_env_rpc: it answered UNIMPLEMENTED ({text}) "
+            f"to {PROCESS}; check that the address and port are those of the environment"
         )
     return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
 
@@ -109,13 +109,13 @@ def silent(address: str) -> DmEnvRpcClientError:
 def not_connected(
     address: str, timeout: float | None, code: str, details: str | None
 ) -> DmEnvRpcClientError:
-    """Return the error for a server that no connection to was opened in time.
+    """Return the error for a client that could not connect to a server.
 
     Args:
-      address: how error messages name the server.
-      timeout: the seconds that there were; None if the attempts ended for another reason.
+      address: the server's name in error messages.
+      timeout: the exceeded time limit, in seconds, or None if the attempts ended for another reason.
       code: the name of the gRPC status of the last attempt.
-      details: why that attempt failed.
+      details: the reason why the last attempt failed.
     """
     prefix = f"could not connect to {address}"
     if timeout is not None:
@@ -132,17 +132,17 @@ def not_connected(
         return ConnectionLostError(f"{prefix}: {full} ({details})", code)
     hint = "check the address and that both ends use matching credentials"
     if "refused" in details.lower():
-        hint = "check that the server runs and listens there"
+        hint = "check that the server is running and listening at this address"
     elif NO_HTTP2 in details:
-        hint = "have a proxy offer HTTP/2 there, or use the address of the server behind it"
+        hint = "configure the proxy to offer HTTP/2, or use the address of the server behind it"
     return ConnectionLostError(f"{prefix}: {details}; {hint}", code)
 
 
 def used_up(needed: int = 1) -> str:
-    """Return advice for a process without free descriptors; "" if it has some.
+    """Return advice if file descriptors have run out, or "" if enough are free.
 
     Args:
-      needed: how many there have to be.
+      needed: the number of descriptors that must be free.
     """
     opened: list[int] = []
     try:
@@ -156,7 +156,7 @@ def used_up(needed: int = 1) -> str:
             f"this process, which may have {most}" if error.errno == errno.EMFILE else "the system"
         )
         return (
-            f"there are no file descriptors left in {where}; close what is not used, or raise the "
+            f"there are no file descriptors left in {where}; close unused files and connections, or raise the "
             "limit (ulimit -n)"
         )
     finally:

@@ -1,4 +1,4 @@
-"""Opening a client's connection, with attempts repeated until the server accepts."""
+"""Open a client's connection, repeating attempts until the server accepts it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ async def opened_connection(
     """Open a connection.
 
     Args:
-      waits: how to wait.
-      endpoint: the server; its address is `host:port`, `unix:path` or `unix-abstract:name`, its
+      waits: the way of waiting, in a thread or in an event loop.
+      endpoint: the server. Its address is `host:port`, `unix:path` or `unix-abstract:name`. Its
         credentials are a Tls or an ssl.SSLContext, or None (or gRPC's local credentials) for
         plaintext.
-      timeout: seconds until the server must have accepted the connection; None for no limit.
-      allocate: gives the memory for large messages.
-      first: a message for the first stream, which is sent with the client's greeting: HTTP/2 does
-        not ask for the server's (RFC 9113, section 3.4).
+      timeout: the time limit, in seconds, for the server to accept the connection, or None for no
+        limit.
+      allocate: a function that returns memory for a large message.
+      first: a message for the first stream, sent together with the client's greeting. HTTP/2 does
+        not require a client to wait for the server's greeting (RFC 9113, section 3.4).
 
     Raises:
-      SpecError: an address or credentials that this transport does not support.
-      ConnectionLostError: no connection within `timeout`; the text gives the reason.
-      DeadlineExceededError: nothing at all came back within `timeout`.
-      ProtocolError: something else than an HTTP/2 server listens there.
+      SpecError: this transport does not support the address or the credentials.
+      ConnectionLostError: no connection was opened within `timeout`; the text states the reason.
+      DeadlineExceededError: the server sent nothing within `timeout`.
+      ProtocolError: the program listening at the address is not an HTTP/2 server.
     """
     target = Target.parse(endpoint.address)
     tls = tls_context(endpoint.credentials, endpoint.address)
@@ -68,24 +69,24 @@ async def opened_connection(
 def open_connection(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate, first: bytes | None = None
 ) -> ClientConnection:
-    """`opened_connection`, for which this thread waits."""
+    """Open a connection as `opened_connection` does, but block the calling thread."""
     return run(opened_connection(BLOCKING, endpoint, timeout, allocate, first))
 
 
 async def _until_accepted(
     waits: Waits, connection: ClientConnection, deadline: float | None, first: bytes | None
 ) -> None:
-    """Return when the server has accepted the connection; otherwise close the socket.
+    """Wait until the server has accepted the connection, and close the socket if it does not.
 
     Args:
-      waits: how to wait.
+      waits: the way of waiting, in a thread or in an event loop.
       connection: the new connection.
-      deadline: on the monotonic clock; None for no limit.
-      first: a message that the first stream sends with the greeting; None for none.
+      deadline: the deadline on the monotonic clock, or None for no limit.
+      first: a message to send on the first stream with the greeting, or None.
 
     Raises:
-      TimeoutError: not by the deadline.
-      DmEnvRpcClientError: another one than an HTTP/2 server, or none any more.
+      TimeoutError: the deadline has passed.
+      DmEnvRpcClientError: the peer is not an HTTP/2 server, or has closed the connection.
     """
     try:
         connection.greet(first)
@@ -102,7 +103,11 @@ async def _until_accepted(
 async def _receive_some(
     waits: Waits, connection: ClientConnection, deadline: float | None, has_more: bool
 ) -> bool:
-    """Wait for the socket, unless TLS has buffered bytes; returns like `receive_ready`."""
+    """Receive some bytes, waiting for the socket unless TLS has buffered bytes.
+
+    Returns:
+      Whether TLS still has buffered bytes.
+    """
     seconds = LOOK_SECONDS
     if deadline is not None:
         seconds = min(seconds, deadline - time.monotonic())

@@ -1,4 +1,7 @@
-"""HTTP/2 without I/O: bytes in, messages and events out, for a client and for a server."""
+"""The HTTP/2 protocol of clients and servers, without I/O.
+
+The modules turn received bytes into messages and events, and messages into bytes to send.
+"""
 
 # Read `framing.py` first: the state of a connection. It is composed of `control_frames.py`,
 # `message_assembler.py` (content to messages) and `send_queue.py` (messages to frames, windows).
