@@ -147,7 +147,7 @@ async def _answers_tls(waits: Waits, target: Target, attempts: Attempts) -> bool
 
 
 async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list[Any]:
-    """Resolve a name, in a separate thread unless it is an IP address, to enforce the deadline."""
+    """Resolve a name, in a separate thread if the lookup can block, to enforce the deadline."""
     look_up = functools.partial(
         socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
     )

@@ -1,6 +1,7 @@
-"""The client's half of a connection, without I/O: one gRPC call for each stream.
+"""The client's half of an HTTP/2 connection, without I/O, with one gRPC call for each stream.
 
-The shell talks to `ClientHalf.framing` in bytes and to each `ClientStream` in messages.
+The caller, which does the I/O, exchanges bytes with `ClientHalf.framing` and messages with each
+`ClientStream`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dm_env_rpc_client.transports.net.status import (
 from dm_env_rpc_client.transports.streams import Allocate
 
 _OF_SERVERS = ("REFUSED_STREAM", "ENHANCE_YOUR_CALM")
-"""Errors with which servers reset streams, for reasons of their own."""
+"""The names of the error codes with which a server resets streams for its own reasons."""
 
 # hpack logs all headers at the level DEBUG, and a token may be among them.
 logging.getLogger("hpack").setLevel(logging.INFO)
@@ -57,7 +58,7 @@ _append = collections.deque.append
 
 
 class _Messages(collections.deque[bytearray | memoryview]):
-    """The messages received on one stream, which records them."""
+    """The queue of messages received on one stream, which also records that they have arrived."""
 
     def __init__(self, number: int, arrived: dict[int, None]):
         super().__init__()
@@ -71,13 +72,13 @@ class _Messages(collections.deque[bytearray | memoryview]):
 
 
 class ClientStream:
-    """One call.
+    """A stream of a client, which carries one gRPC call.
 
     Attributes:
-      number: of the stream.
-      messages: received messages, oldest first, each in memory of its own.
-      failure: why nothing more will be received; None while something may be.
-      is_unprocessed: whether it has failed and the server has done nothing for it.
+      number: the number of the stream.
+      messages: the received messages, oldest first, each in separate memory.
+      failure: the error that ended the stream, or None while messages can still be received.
+      is_unprocessed: whether the stream has failed before the server processed any part of it.
     """
 
     def __init__(
@@ -120,12 +121,12 @@ class ClientHalf(Role):
     Args:
       address: the server's name in error messages.
       max_message_bytes: the largest message that is accepted.
-      allocate: gives the memory for large messages.
+      allocate: a function that returns memory for a large message.
 
     Attributes:
-      address: as the argument.
-      framing: the connection.
-      arrived: the streams that have received a message or ended; a reader removes them.
+      address: the server's name in error messages.
+      framing: the state of the connection.
+      arrived: the streams that have received a message or ended. A reader removes them.
     """
 
     last_stream = 0
@@ -141,7 +142,7 @@ class ClientHalf(Role):
         self._going_away = ""
 
     def open(self, headers: Sequence[SentHeader]) -> ClientStream:
-        """Open a stream with the headers of a request, pseudo-headers first."""
+        """Open a stream with the headers of a request, in which pseudo-headers come first."""
         number = self._next_stream
         # Clients use odd numbers, each once (section 5.1.1).
         self._next_stream += 2
@@ -163,7 +164,7 @@ class ClientHalf(Role):
         return not self._going_away and open_streams < self.framing.sending.max_streams
 
     def shut_down(self) -> None:
-        """Queue the end of all streams and of the connection."""
+        """Queue the frames that end all streams and the connection."""
         for stream in self._streams.values():
             stream.cancel()
         self.framing.sending.outbound.append(frames.goaway(0, frames.NO_ERROR))
@@ -197,12 +198,12 @@ class ClientHalf(Role):
             # DATA before the headers is a violation, so only now.
             self.framing.receiving[stream] = call.assembler
         elif not ends_stream:
-            raise ViolationError("sent headers in the middle of the stream")
+            raise ViolationError("sent headers in the middle of a stream")
         if ends_stream:
             self._end(call, fields)
 
     def end_content(self, stream: int) -> None:
-        """Raise the violation: a gRPC server ends a stream with trailers."""
+        """Raise ViolationError, because a gRPC server must end a stream with trailers."""
         raise ViolationError(abrupt("ended the stream without trailers"))
 
     def check_stream(self, stream: int, kind: str) -> None:
@@ -210,7 +211,7 @@ class ClientHalf(Role):
         if call is None:
             raise ViolationError(f"sent {kind} on stream {stream}")
         if kind == "DATA" and not call.has_headers and call.failure is None:
-            raise ViolationError("sent DATA before the headers")
+            raise ViolationError("sent DATA before the response headers")
 
     def end_stream(self, stream: int, code: int) -> None:
         call = self._streams.get(stream)
@@ -233,9 +234,9 @@ class ClientHalf(Role):
             call.fail(self.violated(ViolationError(error.what)))
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """Fail the streams after `last_stream`; the server finishes the others (section 6.8)."""
+        """Fail the streams after `last_stream`, which the server will not process (section 6.8)."""
         name, status = http2_error(code)
-        self._going_away = f"; it said GOAWAY with {name}" + (f" ({text})" if text else "")
+        self._going_away = f"; it sent GOAWAY with {name}" + (f" ({text})" if text else "")
         for number, call in self._streams.items():
             if number > last_stream or code != frames.NO_ERROR:
                 status = "UNAVAILABLE" if code == frames.NO_ERROR else status
@@ -245,7 +246,7 @@ class ClientHalf(Role):
                 call.fail(stream_error(self.address, status, self._going_away.strip("; ")))
 
     def begin(self, first: bytes) -> None:
-        """Raise the error for a peer that is no HTTP/2 server."""
+        """Raise the error for a peer that is not an HTTP/2 server."""
         raise self._not_http2(first)
 
     def break_stream(self, violation: ViolationError) -> None:
@@ -254,7 +255,7 @@ class ClientHalf(Role):
             call.fail(self.violated(violation))
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
-        return ProtocolError(f"the server at {self.address} broke HTTP/2: it {violation.what}")
+        return ProtocolError(f"the server at {self.address} violated HTTP/2: it {violation.what}")
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
         if self.framing.control.is_ready:
@@ -264,7 +265,7 @@ class ClientHalf(Role):
         if unparsed and unparsed[0]:
             return self._not_http2(unparsed)
         return ConnectionLostError(
-            f"the server at {self.address} closed the connection before it said anything",
+            f"the server at {self.address} closed the connection before sending anything",
             "UNAVAILABLE",
         )
 
@@ -275,14 +276,14 @@ class ClientHalf(Role):
     def _response_error(
         self, status: str, fields: dict[str, str], ends_stream: bool
     ) -> DmEnvRpcClientError | None:
-        """Return why a response cannot begin a gRPC stream, if that is the case."""
+        """Return the error for a response that cannot begin a gRPC stream, or None if it can."""
         content_type = fields.get("content-type", "")
         if status != "200":
             text = f"HTTP status {status or 'missing'}"
             return stream_error(self.address, code_of_http_status(status), text)
         if not content_type.startswith("application/grpc"):
             return ProtocolError(
-                f"what listens at {self.address} is not a gRPC server: it answers with content "
+                f"the program at {self.address} is not a gRPC server: it answered with content "
                 f"type {content_type!r}; expected application/grpc"
             )
         if ends_stream:
@@ -298,7 +299,7 @@ class ClientHalf(Role):
 
     def _not_http2(self, first: bytes) -> DmEnvRpcClientError:
         if first.startswith(b"\x15\x03"):
-            hint = "it expects TLS, and this connection is plaintext"
+            hint = "it expects TLS, but this connection is plaintext"
         else:
             hint = f"it speaks {spoken(first[:60])}"
-        return ProtocolError(f"what listens at {self.address} is not a gRPC server: {hint}")
+        return ProtocolError(f"the program at {self.address} is not a gRPC server: {hint}")

@@ -1,4 +1,4 @@
-"""Frames other than DATA, each parsed as a whole: their effects and answers.
+"""Process frames other than DATA, each of which is parsed as a whole.
 
 A header block is one HEADERS frame and its CONTINUATION frames (sections 4.3, 6.2 and 6.10).
 """
@@ -20,37 +20,37 @@ from dm_env_rpc_client.transports.http2.protocol.headers import HeaderDecoder
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendQueue
 
 STREAM = 0x7FFFFFFF
-"""The bits of a stream's number; the first bit is reserved (section 4.1)."""
+"""The mask for a stream's number, whose first bit is reserved (section 4.1)."""
 
 _SETTINGS_COST = _HEADERS_COST = 8
-"""The cost of a SETTINGS or HEADERS frame, counted in cheaper frames. SETTINGS may change the
-windows of all streams."""
+"""The cost of a SETTINGS or HEADERS frame, as a number of cheaper frames. A SETTINGS frame can
+change the windows of all streams."""
 
 _HEADER_BYTES = 64
-"""Bytes of uncompressed headers that cost as much time as another frame."""
+"""The number of bytes of uncompressed headers whose decoding counts as one more frame."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
-"""The maximum number of acknowledgements that are unsent because the peer does not read."""
+"""The maximum number of acknowledgements left unsent because the peer does not read."""
 
 _MAX_SETTINGS = 100
 """The maximum number of settings in a frame. HTTP/2 defines fewer than ten, and parsing each one
 delays other clients."""
 
 MAX_HEADER_BYTES = 1 << 16
-"""The largest header block that a client accepts."""
+"""The size, in bytes, of the largest header block that a client accepts."""
 
 _MAX_CONTINUATIONS = 64
 """The maximum number of CONTINUATION frames in one header block."""
 
 
 class HeaderBlock:
-    """Collects the header block that is being received, and decodes it.
+    """A header block that is being received and will be decoded.
 
     Args:
-      max_bytes: the largest block that is accepted, compressed and uncompressed.
+      max_bytes: the size limit of the block, both compressed and uncompressed.
 
     Attributes:
-      stream: the stream that the block belongs to.
+      stream: the number of the stream of the block.
       is_open: whether a CONTINUATION frame must come next; otherwise the block is complete.
       ends_stream: whether the HEADERS frame had END_STREAM.
     """
@@ -68,18 +68,18 @@ class HeaderBlock:
         """Process a HEADERS frame.
 
         Args:
-          flags: of the frame.
-          stream: the stream that it is on.
-          payload: of the frame.
+          flags: the flags of the frame.
+          stream: the number of the frame's stream.
+          payload: the payload of the frame.
         """
         body = bytes(payload)
         if flags & frames.PADDED:
             if not body or body[0] >= len(body):
-                raise ViolationError("sent HEADERS with more padding than there is")
+                raise ViolationError("sent HEADERS with more padding than payload")
             body = body[1 : len(body) - body[0]]
         if flags & frames.WITH_PRIORITY:
             if len(body) < 5:
-                raise ViolationError("sent HEADERS without its priority", frames.FRAME_SIZE_ERROR)
+                raise ViolationError("sent HEADERS without the announced priority", frames.FRAME_SIZE_ERROR)
             body = body[5:]
         self.stream = stream
         self.ends_stream = bool(flags & frames.END_STREAM)
@@ -89,7 +89,7 @@ class HeaderBlock:
         self.is_open = not flags & frames.END_HEADERS
 
     def add(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Process a CONTINUATION frame; arguments as in `begin`."""
+        """Process a CONTINUATION frame. The arguments are the same as those of `begin`."""
         if not self.is_open or stream != self.stream:
             raise ViolationError("sent CONTINUATION outside a header block")
         self._block += payload
@@ -104,10 +104,10 @@ class HeaderBlock:
         self.is_open = not flags & frames.END_HEADERS
 
     def decode(self) -> list[Header]:
-        """Return the headers of the block that is complete, in order.
+        """Return the headers of a complete block, in order.
 
-        Every block must be decoded, also one for a stream that is closed: the decoder's table
-        depends on it (section 4.3).
+        Every block must be decoded, even for a closed stream, because each block can change the
+        decoder's table (section 4.3).
         """
         block, self._block = bytes(self._block), bytearray()
         return self.decoder.decode(block)
@@ -120,20 +120,21 @@ class HeaderBlock:
 
 
 class ControlFrames:
-    """The peer's messages in frames other than DATA.
+    """The handlers of the peer's frames other than DATA.
 
     Args:
-      role: the client's or the server's side.
+      role: the client's or the server's half.
       sending: the send queue.
-      receiving: the streams that may receive content.
-      max_header_bytes: the largest header block that is accepted.
-      frames_at_once: how many frames are parsed before others have their turn.
+      receiving: the streams that can receive content.
+      max_header_bytes: the size limit of a header block.
+      frames_at_once: the number of frames parsed before other connections are served.
 
     Attributes:
       headers: the header block that is being received.
-      is_ready: whether the peer has proved to speak HTTP/2.
+      is_ready: whether the peer has shown that it speaks HTTP/2.
       has_table_size: whether the peer has set the size of its HPACK table.
-      left_at_once: how many frames may still be parsed; the costly ones count as several.
+      left_at_once: the number of frames that can still be parsed before other connections are
+        served. Costly frames count as several.
     """
 
     def __init__(
@@ -190,13 +191,13 @@ class ControlFrames:
             if not self.is_ready:
                 self._role.begin(b"")
             code = frames.PROTOCOL_ERROR if stream else frames.FRAME_SIZE_ERROR
-            raise ViolationError("sent broken SETTINGS", code)
+            raise ViolationError("sent malformed SETTINGS", code)
         if flags & ACK:
             return
         # Each setting may change the window of every stream.
         if len(payload) > 6 * _MAX_SETTINGS:
             raise ViolationError(
-                f"sent {len(payload) // 6} settings in a frame; {_MAX_SETTINGS} are allowed",
+                f"sent {len(payload) // 6} settings in a frame; at most {_MAX_SETTINGS} are allowed",
                 ENHANCE_YOUR_CALM,
             )
         windows: list[int] = []
@@ -204,12 +205,12 @@ class ControlFrames:
             if name == frames.INITIAL_WINDOW_SIZE:
                 if value > frames.MAX_WINDOW:
                     raise ViolationError(
-                        f"set an initial window of {value}", frames.FLOW_CONTROL_ERROR
+                        f"set an invalid initial window of {value}", frames.FLOW_CONTROL_ERROR
                     )
                 windows.append(value)
             elif name == frames.MAX_FRAME_SIZE:
                 if not frames.SMALLEST_MAX_FRAME <= value <= frames.LARGEST_FRAME:
-                    raise ViolationError(f"set a maximum frame size of {value}")
+                    raise ViolationError(f"set an invalid maximum frame size of {value}")
                 self._sending.max_frame = value
             elif name == frames.MAX_CONCURRENT_STREAMS:
                 self._sending.max_streams = value
@@ -229,7 +230,7 @@ class ControlFrames:
         self._sending.frame_content()
 
     def _on_push_promise(self, flags: int, stream: int, payload: memoryview) -> None:
-        raise ViolationError("sent PUSH_PROMISE, which is turned off")
+        raise ViolationError("sent PUSH_PROMISE, although server push is disabled")
 
     def _on_ping(self, flags: int, stream: int, payload: memoryview) -> None:
         _check_size(payload, 8, "PING")
@@ -248,8 +249,8 @@ class ControlFrames:
         # memory with answers.
         if self._unsent_acknowledgements > _MAX_UNSENT_ACKNOWLEDGEMENTS:
             raise ViolationError(
-                f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames to be acknowledged without "
-                "reading the acknowledgements",
+                f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames that need acknowledgements "
+                "without reading the acknowledgements",
                 ENHANCE_YOUR_CALM,
             )
         outbound.append(answer)

@@ -1,4 +1,4 @@
-"""HTTP/2 frames as bytes (RFC 9113, sections 4 and 6), and frames forbidden to each end."""
+"""Build HTTP/2 frames (RFC 9113, sections 4 and 6), and define the violations of the protocol."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ GOAWAY_HEAD = struct.Struct(">II")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Return a whole frame."""
+    """Return the bytes of a complete frame."""
     return frame_header(len(payload), kind, flags, stream) + payload
 
 
 def frame_header(size: int, kind: int, flags: int, stream: int) -> bytes:
-    """Return the nine bytes before a payload of so many."""
+    """Return the nine-byte header of a frame whose payload has `size` bytes."""
     return FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream)
 
 
 def header_frames(block: bytes, stream: int, flags: int = 0) -> bytes:
-    """Return header frames as small as every peer accepts them (section 6.2).
+    """Return the frames of a header block, small enough for every peer (section 6.2).
 
     Args:
       block: the encoded headers.
-      stream: the stream that they are on.
-      flags: of the first frame; END_HEADERS is added where it belongs.
+      stream: the number of the stream.
+      flags: the flags of the first frame. END_HEADERS is added to the last frame.
     """
     size = SMALLEST_MAX_FRAME
     parts = [block[i : i + size] for i in range(0, len(block), size)] or [b""]
@@ -123,12 +123,12 @@ _SPOKEN = {
 
 
 class ViolationError(Exception):
-    """The peer broke HTTP/2; `Framing` ends the stream or the connection for it.
+    """An error for a peer that violated HTTP/2. `Framing` then ends the stream or the connection.
 
     Args:
       what: the peer's action, as the end of a sentence that begins with "it".
-      code: the error code for the peer (section 7 of RFC 9113).
-      stream: the stream that ends; 0 if the connection does.
+      code: the error code to send to the peer (RFC 9113, section 7).
+      stream: the number of the stream to end, or 0 to end the connection.
     """
 
     def __init__(self, what: str, code: int = PROTOCOL_ERROR, stream: int = 0):
@@ -139,7 +139,7 @@ class ViolationError(Exception):
 
 
 class RefusedMessageError(Exception):
-    """A message that is well-formed HTTP/2 but is not accepted; its stream ends.
+    """An error for a message that is valid HTTP/2 but is not accepted, which ends its stream.
 
     Args:
       code: the name of the gRPC status, such as "RESOURCE_EXHAUSTED".
@@ -153,10 +153,10 @@ class RefusedMessageError(Exception):
 
 
 class Role(Protocol):
-    """The handlers of one half for the peer's frames; called by `Framing.received`."""
+    """The interface of a client's or server's half, whose methods `Framing.received` calls."""
 
     last_stream: int
-    """The last stream of the peer that was opened, for a GOAWAY; 0 if the peer opens none."""
+    """The last stream opened by the peer, for a GOAWAY frame, or 0 if the peer has opened none."""
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
         """Process a complete header block."""
@@ -165,7 +165,7 @@ class Role(Protocol):
         """Process a DATA frame that ends the peer's half of a stream."""
 
     def check_stream(self, stream: int, kind: str) -> None:
-        """Check a frame on a stream that receives nothing; ViolationError if it must not come."""
+        """Raise ViolationError if a stream that receives no content must not get this frame."""
 
     def end_stream(self, stream: int, code: int) -> None:
         """Process the peer's reset of a stream with an HTTP/2 error code."""
@@ -177,10 +177,10 @@ class Role(Protocol):
         """Process a GOAWAY frame of the peer."""
 
     def begin(self, first: bytes) -> None:
-        """Check the first bytes from a peer that has not sent SETTINGS first; raise."""
+        """Check the first bytes of a peer that did not begin with SETTINGS, and raise an error."""
 
     def break_stream(self, violation: ViolationError) -> None:
-        """The peer broke the rules on one stream, which has been reset; raises nothing."""
+        """End a stream that was reset because the peer violated HTTP/2 on it, without raising."""
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
         """Return the error for a violation that ends the connection."""
@@ -189,16 +189,16 @@ class Role(Protocol):
         """Return the error for a peer that closed the connection."""
 
     def fail(self, error: DmEnvRpcClientError) -> None:
-        """Fail every open stream, because the connection is over."""
+        """Fail all open streams, because the connection has ended."""
 
 
 def spoken(first: bytes) -> str:
-    """Name the protocol of a peer that does not speak HTTP/2, without quoting it.
+    """Return the protocol of a peer that does not speak HTTP/2, without quoting the peer.
 
-    A request of HTTP/1 has its secrets at the beginning.
+    An HTTP/1 request can contain secrets in its first bytes.
 
     Args:
-      first: the first bytes.
+      first: the first bytes that the peer sent.
     """
     found = (protocol for protocol, begins in _SPOKEN.items() if begins.match(first))
-    return next(found, "no protocol that is known here")
+    return next(found, "an unknown protocol")

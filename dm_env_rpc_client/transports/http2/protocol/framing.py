@@ -1,18 +1,19 @@
-"""One HTTP/2 connection, either half, without I/O: bytes in, events to a role, bytes out.
+"""The HTTP/2 framing of a connection, for the client's or the server's half, without I/O.
 
-A shell receives bytes into `buffers` and reports their number to `received`; messages come out of
-the assembler of each stream. The shell sends the contents of `outbound` and reports to `sent`. A
-`Role` distinguishes a client from a server. Section numbers are those of RFC 9113 (HTTP/2); the
-rest is gRPC over HTTP/2.
+The caller, which does the I/O, receives bytes into `buffers` and reports their number to
+`received`. The assembler of each stream delivers the messages. The caller sends the contents of
+`outbound` and reports the number of sent bytes to `sent`. A `Role` distinguishes a client from a
+server. Section numbers refer to RFC 9113 (HTTP/2).
 
-Bytes are not moved. A partly received message has memory of its own, which `buffers` offers first,
-so a large message goes from the kernel directly to the memory that the caller uses (a step with a
-1080p frame: 0.9 to 1.1x a plain TCP transfer of as many bytes, by `python -m tests.benchmarks
---only waiting`).
+Received bytes are not copied. A partly received message has separate memory, which `buffers` offers
+first, so a large message goes from the kernel directly to the memory that the application uses. A
+step with a 1080p frame takes 0.9 to 1.1x the time of a plain TCP transfer of as many bytes
+(`python -m tests.benchmarks --only waiting`).
 
-The client's windows for received content have the largest size: its memory is bounded because it
-does not read the socket while no thread waits for an answer. A server reads for all streams of a
-connection, so each stream has a window, which stays closed while its messages wait to be answered.
+The client's windows for received content have the maximum size. The client's memory stays bounded
+because it does not read the socket while no thread waits for an answer. A server reads for all
+streams of a connection, so each of its streams has a window, which stays closed while messages of
+the stream wait to be answered.
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ from dm_env_rpc_client.transports.http2.protocol.message_assembler import Messag
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
-"""Frames, and KiB of skipped ones, that a peer may send between two pieces of content. One that
-has a request of 64 MiB to take sends up to 8,192 WINDOW_UPDATEs, and a PING now and then."""
+"""The maximum number of frames without content, plus KiB of skipped frames, between two pieces of
+content. A peer that receives a request of 64 MiB sends up to 8,192 WINDOW_UPDATE frames and an
+occasional PING."""
 
 _SUSPICIOUS = 256
 _MODEST = 1 << 12
-"""Above 256 frames without content, at most 4 KiB are received at a time: such frames cost far more
-to parse than content, and other connections of a server wait meanwhile."""
+"""The number of bytes received at a time after 256 frames without content. Such frames cost far
+more to parse than content, and other connections of a server wait meanwhile."""
 
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
-"""The largest payload of frames other than DATA, which are parsed as a whole."""
+"""The maximum payload, in bytes, of a frame other than DATA, which is parsed as a whole."""
 
 _BUFFER_BYTES = 1 << 18
 """The size of the receive buffer, in bytes, which is large enough for many answers at once."""
@@ -67,18 +69,18 @@ _HEAD_BYTES = FRAME_HEADER.size + MESSAGE_PREFIX.size
 
 
 class ReceiveBuffer:
-    """The bytes from `start` to `end` of `memory` have been received and not parsed.
+    """A receive buffer, whose bytes from `start` to `end` have been received but not parsed.
 
-    It is used from its beginning again whenever everything in it has been parsed, so bytes are
-    moved only when a frame is cut by the end of the memory.
+    Once all received bytes have been parsed, the buffer is filled from its beginning again.
+    Therefore, bytes are moved only when the end of the buffer cuts a frame.
 
     Args:
-      size: of the memory. Pages that were never used take none.
+      size: the size of the buffer, in bytes. Pages that were never used take up no memory.
 
     Attributes:
-      memory: all of the buffer.
-      start: where the next byte to parse is.
-      end: where the next byte to receive goes.
+      memory: the whole buffer.
+      start: the index of the next byte to parse.
+      end: the index at which the next received byte is stored.
     """
 
     __slots__ = ("end", "memory", "start")
@@ -88,7 +90,7 @@ class ReceiveBuffer:
         self.start = self.end = 0
 
     def compact(self, room: int) -> None:
-        """Make room for `room` bytes from `start` on, and for at least one from `end` on."""
+        """Make room for `room` bytes after `start`, and for at least one byte after `end`."""
         if self.start == self.end:
             self.start = self.end = 0
         elif len(self.memory) - self.start < room or self.end == len(self.memory):
@@ -99,29 +101,29 @@ class ReceiveBuffer:
 
 
 class Framing:
-    """The state of a connection.
+    """The state of an HTTP/2 connection.
 
     Args:
-      role: the client's or the server's side.
-      greeting: the first bytes from this end.
-      window: how much content the peer may send on the connection before the window is opened
-        again, which happens at half of it.
-      preface: the peer's bytes before its first frame.
-      max_header_bytes: the largest header block that is accepted.
-      buffer_bytes: how much is received at a time, other than large messages.
-      frames_at_once: how many frames are parsed before others have their turn.
+      role: the client's or the server's half.
+      greeting: the first bytes that this end sends.
+      window: the number of bytes of content that the peer can send on the connection before the
+        window is opened again. The window is opened again when half of it is used.
+      preface: the bytes that the peer sends before its first frame.
+      max_header_bytes: the size limit of a header block.
+      buffer_bytes: the number of bytes received at a time, except for large messages.
+      frames_at_once: the number of frames parsed before other connections are served.
 
     Attributes:
       sending: the send queue.
-      receiving: the assembler of each stream that may receive content, by its number.
-      failure: why nothing more will be received; None while something may be.
-      control: the peer's messages in frames other than DATA.
-      is_behind: whether received bytes are not parsed, because there were `frames_at_once`;
-        the shell calls `go_on` before it receives more.
-      receptions: how often something was received.
-      is_between_frames: whether all that was received is parsed, no frame has begun, and nothing
-        is unusual, so that `whole` may be called.
-      memory: where bytes are received then, as `buffers` would return it.
+      receiving: the assemblers of the streams that can receive content, by stream number.
+      failure: the error that ended the connection, or None while it can still receive.
+      control: the handlers of the peer's frames other than DATA.
+      is_behind: whether received bytes are left unparsed after `frames_at_once` frames. The caller
+        must call `go_on` before it receives more.
+      receptions: the number of times that bytes were received.
+      is_between_frames: whether all received bytes are parsed, no frame has begun, and the
+        connection is in its usual state, so that `whole` can be called.
+      memory: the memory for received bytes while `is_between_frames`, equal to that of `buffers`.
     """
 
     def __init__(
@@ -167,13 +169,13 @@ class Framing:
         self._head_count = -1
 
     def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
-        """Open a stream for sending, and for receiving if there is an assembler."""
+        """Open a stream for sending, and also for receiving if an assembler is given."""
         if assembler is not None:
             self.receiving[stream] = assembler
         return self.sending.open(stream)
 
     def drop(self, stream: int) -> None:
-        """Forget a stream, so that nothing more is sent on it and its content is discarded."""
+        """Remove a stream: send nothing more on the stream, and discard its received content."""
         self.sending.drop(stream)
         self.drop_content(stream)
 
@@ -184,19 +186,20 @@ class Framing:
             self._content = None
 
     def replenish(self, frames: int) -> None:
-        """Reduce the count of frames without content as time passes."""
+        """Reduce the count of frames without content by `frames`, as time passes."""
         self._frames_without_content = max(0, self._frames_without_content - frames)
 
     def probe(self) -> None:
         """Queue a frame that the peer acknowledges at once if it is alive.
 
-        Empty SETTINGS, which change nothing: gRPC servers end a connection with
-        ENHANCE_YOUR_CALM after the third PING while they send no data, and do not count these.
+        The frame is an empty SETTINGS frame, which changes nothing. A gRPC server that sends no
+        data ends the connection with ENHANCE_YOUR_CALM after the third PING, but does not count
+        SETTINGS frames.
         """
         self.sending.outbound.append(frames.settings_frame({}))
 
     def buffers(self) -> list[memoryview]:
-        """Return where the next bytes belong, to be filled in this order."""
+        """Return the memory areas for the next received bytes, to be filled in this order."""
         buffer = self._buffer
         rest = buffer.memory[buffer.end :]
         self._direct = 0
@@ -213,7 +216,7 @@ class Framing:
         return [rest]
 
     def received(self, count: int) -> None:
-        """Parse `count` bytes put into `buffers`; 0 is the end of the connection."""
+        """Parse `count` bytes that were put into `buffers`; 0 means the end of the connection."""
         self.is_between_frames = False
         if self.failure is not None:
             return
@@ -241,15 +244,16 @@ class Framing:
             self.go_on()
 
     def whole(self, count: int, stream: int, assembler: MessageAssembler) -> memoryview | None:
-        """Take the received bytes if they are one message in one frame, the usual case.
+        """Accept the received bytes if they are one message in one frame, the usual case.
 
         Args:
-          count: how many bytes were put into `memory`, while `is_between_frames`.
-          stream: the only one that is likely to have received a message.
-          assembler: of the stream.
+          count: the number of bytes that were put into `memory` while `is_between_frames`.
+          stream: the number of the only stream that is likely to have received a message.
+          assembler: the assembler of the stream.
 
         Returns:
-          The message, to be copied before more is received; None leaves everything to `received`.
+          The message, to be copied before more bytes are received, or None if `received` must
+          process the bytes.
         """
         memory = self._buffer.memory
         size = count - FRAME_HEADER.size
@@ -309,7 +313,7 @@ class Framing:
             self.sending.outbound.append(frames.goaway(self._role.last_stream, error.code))
 
     def fail(self, error: DmEnvRpcClientError) -> None:
-        """End the connection: nothing more is received."""
+        """End the connection with an error, after which nothing more is received."""
         self.failure = error
         self.is_between_frames = False
         self._role.fail(error)
@@ -458,7 +462,7 @@ class Framing:
         return True
 
     def _continue_content(self) -> bool:
-        """Continue with a DATA frame or with a skipped frame."""
+        """Continue with a DATA frame or a frame that is skipped."""
         buffer = self._buffer
         start = buffer.start
         if self._content_left:
@@ -485,22 +489,22 @@ class Framing:
         return True
 
     def _open_windows(self, stream: int, assembler: MessageAssembler | None) -> None:
-        """Open the windows for content again in time (section 5.2)."""
+        """Open the windows for content again before they are used up (section 5.2)."""
         if self._unacknowledged << 1 >= self._window:
             if self._unacknowledged > self._window:
-                raise ViolationError("sent more than the connection's window", FLOW_CONTROL_ERROR)
+                raise ViolationError("sent more content than the connection's window allows", FLOW_CONTROL_ERROR)
             self.sending.outbound.append(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
         if assembler is not None and assembler.unacknowledged << 1 >= assembler.window:
             if assembler.unacknowledged > assembler.window:
                 raise ViolationError(
-                    "sent more than the stream's window", FLOW_CONTROL_ERROR, stream
+                    "sent more content than the stream's window allows", FLOW_CONTROL_ERROR, stream
                 )
             if not assembler.is_held:
                 self.acknowledge(stream, assembler)
 
     def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
-        """Open the window of a stream again, if at least half of it was used."""
+        """Open the window of a stream again if at least half of the window was used."""
         if assembler.unacknowledged << 1 >= assembler.window:
             self.sending.outbound.append(frames.window_update(stream, assembler.unacknowledged))
             assembler.unacknowledged = 0

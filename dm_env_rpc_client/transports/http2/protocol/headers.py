@@ -1,8 +1,8 @@
-"""Headers of requests and answers (RFC 9113, section 8), and their decoder (RFC 7541).
+"""The headers of requests and responses (RFC 9113, section 8), and an HPACK decoder (RFC 7541).
 
-A server has one thread for all clients, and any client can make it decode a header block: 3,500
-bytes of Huffman code took 1.1 ms with `hpack`, and take 0.3 ms here. `hpack` supplies the tables
-and encodes.
+A server has one thread for all clients, and any client can make the server decode a header block.
+Decoding 3,500 bytes of Huffman code takes 1.1 ms with the package `hpack` and 0.3 ms with this
+decoder. The tables and the encoder are those of `hpack`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from dm_env_rpc_client.transports.net.status import GRPC_CODES, PROCESS
 from dm_env_rpc_client.version import __version__
 
 SentHeader: TypeAlias = tuple[str, str | bytes] | tuple[str, str | bytes, bool]
-"""A name, a value, and True if it may be secret."""
+"""A header to send: its name, its value, and True if the value might be secret."""
 
 _PSEUDO = {b":method", b":scheme", b":path", b":authority"}
 _OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
 
 _NAME = re.compile(rb":?[!-9;-@[-~]+")
 _NOT_IN_VALUE = re.compile(rb"[\0\r\n]")
-"""Valid header names, and bytes forbidden in values (section 8.2.1)."""
+"""The bytes that are forbidden in header values (section 8.2.1)."""
 
 _UNQUOTED = " !#$&'()*+,/:;=?@"
 
 _MAX_DETAILS = 4096
-"""Bytes of a status' details; gRPC clients refuse larger trailers, and then show no details."""
+"""The maximum number of bytes of status details. gRPC clients reject larger trailers, and then
+show no details at all."""
 
 _RESPONSE: list[tuple[str, str]] = [(":status", "200"), ("content-type", "application/grpc")]
 
@@ -53,16 +54,16 @@ _FORBIDDEN = {
     b"transfer-encoding",
     b"upgrade",
 }
-"""Headers that are about a connection of HTTP/1 (section 8.2.2)."""
+"""The headers specific to HTTP/1 connections, which HTTP/2 forbids (section 8.2.2)."""
 
 
 def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[SentHeader]:
-    """Return the headers of the one request that a connection makes.
+    """Return the headers of the request that each stream of a client's connection sends.
 
-    Metadata may be secret: it is marked as never to be indexed (RFC 7541, section 7.1.3).
+    Metadata can be secret, so it is marked as never to be indexed (RFC 7541, section 7.1.3).
 
     Raises:
-      SpecError: HTTP/2 does not take the metadata.
+      SpecError: the metadata is not allowed in HTTP/2 headers.
     """
     checked = check_metadata(metadata) or ()
     return [
@@ -87,14 +88,14 @@ class Request(NamedTuple):
     path: str
     metadata: tuple[tuple[str, str | bytes], ...]
     length: int | None
-    """The announced length of the content."""
+    """The announced length of the content, in bytes, or None."""
 
     refusal: str
-    """The HTTP status for a request that is not a gRPC call; "" for gRPC."""
+    """The HTTP status that refuses a request other than a gRPC call, or "" for a gRPC call."""
 
     @classmethod
     def of(cls, headers: list[Header], stream: int) -> Request:
-        """Check headers (section 8); ViolationError if they are malformed."""
+        """Return a request from its headers, or raise ViolationError if they are malformed."""
         pseudo: dict[bytes, bytes] = {}
         regular: list[Header] = []
         for number, (name, value) in enumerate(headers, 1):
@@ -104,8 +105,8 @@ class Request(NamedTuple):
                 # smuggled past proxies.
                 if regular or name in pseudo or name not in _PSEUDO:
                     raise ViolationError(
-                        f"sent header {number}, a pseudo-header that is unknown, sent twice or "
-                        "behind others",
+                        f"sent header {number}, a pseudo-header that is unknown, repeated or "
+                        "placed after regular headers",
                         stream=stream,
                     )
                 pseudo[name] = value
@@ -134,7 +135,7 @@ def _length(headers: list[Header], stream: int) -> int | None:
     length = given.pop()
     # Two different lengths, or a sign, may mean another thing to a proxy in between.
     if given or not length.isdigit() or len(length) > 18:
-        raise ViolationError("sent a broken content-length", stream=stream)
+        raise ViolationError("sent an invalid content-length", stream=stream)
     return int(length)
 
 
@@ -160,16 +161,16 @@ def _metadata(headers: list[Header]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
-    """Check a header or trailer (section 8.2). No error quotes one, which may be secret.
+    """Check a header or trailer (section 8.2), without quoting it in errors: it can be secret.
 
     Args:
-      number: its place in the list of headers, from 1 on.
-      name: of the header.
-      value: of the header.
-      stream: the stream that it is on.
+      number: the position in the list of headers, counted from 1.
+      name: the name of the header.
+      value: the value of the header.
+      stream: the number of the stream.
 
     Raises:
-      ViolationError: it is malformed.
+      ViolationError: the header is malformed.
     """
     if not _NAME.fullmatch(name):
         raise ViolationError(f"sent header {number} with an invalid name", stream=stream)
@@ -180,13 +181,13 @@ def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
 
 
 def encode(headers: list[tuple[str, str]]) -> bytes:
-    """Return a header block that uses no table but the static one, so it depends on no other."""
+    """Return a header block that uses only the static table, independent of other blocks."""
     return hpack.Encoder().encode([(name, value, True) for name, value in headers])
 
 
 RESPONSE_BLOCK = encode(_RESPONSE)
 NO_TABLE = b"\x20"
-"""The update of the table's size to 0, for clients that ask for one (RFC 7541, section 4.2)."""
+"""The update of the table size to 0, for clients that have set a size (RFC 7541, section 4.2)."""
 
 
 def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
@@ -195,7 +196,7 @@ def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
     Args:
       code: the name of the gRPC status.
       details: a text for the client.
-      with_headers: whether no headers were sent before.
+      with_headers: whether to include the response headers, because none were sent before.
     """
     # A name that gRPC does not know would be a broken trailer; the text keeps it.
     if code not in GRPC_CODES:
@@ -207,7 +208,7 @@ def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
 
 
 def _quoted(details: str) -> str:
-    """Return a text as gRPC sends it, percent-encoded and of limited size."""
+    """Return a text in the encoding of gRPC: percent-encoded and of limited size."""
     quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
     if len(quoted) > _MAX_DETAILS:
         # Not in the middle of a code, nor of a character.
@@ -217,14 +218,15 @@ def _quoted(details: str) -> str:
 
 
 TABLE_BYTES = 4096
-"""The largest table; no SETTINGS of ours change it (section 4.2)."""
+"""The maximum size, in bytes, of the table. This end's SETTINGS keep the default (section 4.2)."""
 
 _ENTRY_BYTES = 32
-"""The size of a table entry besides its name and value (section 4.1)."""
+"""The size of a table entry, in bytes, in addition to its name and value (section 4.1)."""
 
 _STATIC: tuple[Header, ...] = tuple(HeaderTable.STATIC_TABLE)
 _MAX_SHIFT = 21
-"""The shift of an integer's last byte: none exceeds 2^28 in a block of limited size."""
+"""The maximum shift, in bits, of an integer's last byte. No integer of a block whose size is
+limited exceeds 2^28."""
 
 _END_OF_STRING = 256
 
@@ -233,11 +235,11 @@ class HeaderDecoder:
     """The decoder's end of a compressed connection.
 
     Args:
-      max_list_bytes: the largest list of headers that is accepted, uncompressed: names, values
-        and 32 bytes for each header (RFC 9113, section 6.5.2).
+      max_list_bytes: the size limit of an uncompressed list of headers. The size counts names,
+        values and 32 bytes for each header (RFC 9113, section 6.5.2).
 
     Attributes:
-      list_bytes: the size of the list that was decoded last, also if it was not accepted.
+      list_bytes: the size of the last decoded list, whether or not it was accepted.
     """
 
     def __init__(self, max_list_bytes: int):
@@ -251,8 +253,8 @@ class HeaderDecoder:
         """Return the headers of a block, in order.
 
         Raises:
-          ViolationError: the block is malformed, or its list of headers is too large. The table is
-            lost then, so the connection must end.
+          ViolationError: the block is malformed, or its list of headers is too large. The
+            connection must end, because the decoder's table is then incomplete.
         """
         headers: list[Header] = []
         self.list_bytes = at = 0
@@ -267,7 +269,7 @@ class HeaderDecoder:
                 elif first & 0xE0 == 0x20:
                     # Section 4.2: only at the beginning of a block.
                     if headers:
-                        raise _broken("changed the size of the table behind a header")
+                        raise _broken("changed the size of the table after a header")
                     size, at = _integer(block, at, 0x1F)
                     # SETTINGS of this end never allow a larger one.
                     if size > TABLE_BYTES:
@@ -327,7 +329,7 @@ def _broken(what: str) -> ViolationError:
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer (section 5.1) and where it ends; IndexError if it does not."""
+    """Return an integer (section 5.1) and the index of its end, or raise IndexError without one."""
     number = block[at] & mask
     at += 1
     # The usual case: the prefix holds the whole integer.
@@ -344,7 +346,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    """Return a string (section 5.2) and where it ends; IndexError if it does not."""
+    """Return a string (section 5.2) and the index of its end, or raise IndexError without one."""
     is_coded = block[at] & 0x80
     size, at = _integer(block, at, 0x7F)
     end = at + size
@@ -359,11 +361,11 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 class _State(dict[int, "tuple[_State, bytes]"]):
-    """The table of transitions by byte, built on first use.
+    """A state of the Huffman decoder, whose transitions for each byte are built on first use.
 
     Args:
-      branch: the place in the tree.
-      may_end: whether a string may end here: with less than 8 bits of padding, which are ones.
+      branch: the branch of the Huffman tree.
+      may_end: whether a string can end in this state, with less than 8 padding bits, all ones.
     """
 
     __slots__ = ("_branch", "may_end")
@@ -380,7 +382,7 @@ class _State(dict[int, "tuple[_State, bytes]"]):
             if isinstance(node, int):
                 # Section 5.2 forbids it; decoders that accept it differ from those that do not.
                 if node == _END_OF_STRING:
-                    raise _broken("a string holds the end of strings")
+                    raise _broken("a string contains the end-of-string symbol")
                 characters.append(node)
                 branch = _ROOT
             else:

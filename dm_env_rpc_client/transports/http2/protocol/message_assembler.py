@@ -1,7 +1,7 @@
-"""Messages of one stream, from the content of its DATA frames.
+"""Assemble the messages of one stream from the content of its DATA frames.
 
-Each message has a prefix of five bytes: whether it is compressed, and its length
-("gRPC over HTTP/2"). Frames and messages need not begin or end together.
+Each message has a prefix of five bytes: a compression flag and the length of the message
+("gRPC over HTTP/2"). The boundaries of frames and messages are independent.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ class Inbox(Protocol):
 
 
 class MessageAssembler:
-    """An assembler of messages.
+    """An assembler of the messages of one stream.
 
     Args:
-      max_message_bytes: the largest message that is accepted.
-      allocate: gives the memory for a message that is not in the receive buffer as a whole;
-        the decoder of the messages knows how their contents should be aligned.
-      window: how much content the peer may send before the window is opened again.
-      messages: receives complete messages, oldest first, each in memory of its own.
+      max_message_bytes: the size limit of a message, in bytes.
+      allocate: a function that returns memory for a message that is only partly in the receive
+        buffer. The decoder of the messages determines how their contents should be aligned.
+      window: the number of bytes of content that the peer can send before the window is opened
+        again.
+      messages: the inbox that receives complete messages, oldest first, each in separate memory.
 
     Attributes:
-      messages: as the argument.
-      window: as the argument.
-      unacknowledged: bytes of content since the window of the stream was last opened.
-      partial: the memory of a message that has begun; None between two messages.
-      prefix: a part of a prefix that has begun.
-      is_held: whether the window is not to be opened, because messages wait to be answered.
+      messages: the inbox that receives complete messages.
+      window: the number of bytes of content that the peer can send, as the argument specifies.
+      unacknowledged: the number of bytes of content since the window was last opened.
+      partial: the memory of a partly received message, or None between two messages.
+      prefix: the received part of an incomplete prefix.
+      is_held: whether the window stays closed because messages wait to be answered.
     """
 
     __slots__ = (
@@ -79,15 +80,15 @@ class MessageAssembler:
         return size <= self._max_message_bytes
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
-        """Take the content of a frame that is exactly one message, the usual case.
+        """Accept the content of a frame that is exactly one message, the usual case.
 
         Args:
-          memory: holds the content.
-          start: where it begins.
-          size: its length, at least that of a prefix.
+          memory: the memory that contains the content.
+          start: the index at which the content begins.
+          size: the length of the content, at least that of a prefix.
 
         Returns:
-          Whether it was taken; False leaves everything as it was.
+          Whether the content was accepted. If it was not, nothing has changed.
         """
         compressed, length = MESSAGE_PREFIX.unpack_from(memory, start)
         if (
@@ -103,10 +104,10 @@ class MessageAssembler:
         return True
 
     def take(self, memory: memoryview, start: int, stop: int) -> None:
-        """Accept content in `memory`, from `start` to `stop`.
+        """Accept the content in `memory` from `start` to `stop`.
 
         Raises:
-          RefusedMessageError: a message is compressed, or too large.
+          RefusedMessageError: a message is compressed or too large.
         """
         while start < stop:
             if self.partial is not None:
@@ -138,21 +139,21 @@ class MessageAssembler:
                 self._filled = 0
 
     def direct(self, most: int) -> memoryview | None:
-        """Return where the next bytes of content can be received without a copy.
+        """Return the memory in which the next content can be received without a copy.
 
         Args:
-          most: how many bytes of content come next.
+          most: the number of bytes of content that come next.
 
         Returns:
-          Memory of the message that has begun; None if there is none. What is put there is
-          reported to `filled`.
+          The memory of the partly received message, or None if no message has begun. The caller
+          reports the bytes put into this memory to `filled`.
         """
         if self.partial is None:
             return None
         return self.partial[self._filled : self._filled + most]
 
     def filled(self, count: int) -> None:
-        """Report `count` bytes of content that were put where `direct` said."""
+        """Report that `count` bytes of content were put into the memory returned by `direct`."""
         message = self.partial
         assert message is not None
         self._filled += count
@@ -166,8 +167,8 @@ class MessageAssembler:
         if compressed:
             raise RefusedMessageError(
                 "UNIMPLEMENTED",
-                "sent a compressed message, though no compression was offered to it; turn off "
-                "compression there",
+                "sent a compressed message, although compression is not supported; turn off "
+                "compression in the sender",
             )
         if size > self._max_message_bytes:
             raise RefusedMessageError(
@@ -177,7 +178,7 @@ class MessageAssembler:
 
 
 class CountedAssembler(MessageAssembler):
-    """An assembler for requests that announce their length, unlike gRPC's."""
+    """An assembler for requests that announce their length, which gRPC requests do not."""
 
     def __init__(self, length: int, *arguments: Any):
         super().__init__(*arguments)

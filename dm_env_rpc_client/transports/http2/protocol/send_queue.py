@@ -1,6 +1,6 @@
-"""The sending half of a connection: frames in order, content within the windows (section 5.2).
+"""The send queue of a connection, which keeps content within the windows (section 5.2).
 
-Nothing here waits. Content beyond the windows is kept, and framed when they open.
+Its functions never wait. Content that exceeds the windows is kept until the peer opens them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
 )
 
 COPIED_BYTES = 1 << 13
-"""Messages up to this are copied behind the header of their frame, rather than sent beside it."""
+"""The size, in bytes, up to which a message is copied into one buffer with its frame header."""
 
 Outbound: TypeAlias = bytes | memoryview
 
@@ -28,12 +28,12 @@ class SendQueue:
     """The send queue of a connection, and the windows opened by the peer.
 
     Attributes:
-      outbound: the bytes to send, in order; the shell reports sent bytes to `sent`.
-      max_frame: the largest payload of a frame that the peer accepts.
-      max_streams: how many streams the peer takes at a time.
-      window: how much content the peer accepts on the connection.
-      initial_window: how much it accepts on a stream that is opened.
-      submitted: how many bytes of messages, with their prefixes, were queued.
+      outbound: the bytes to send, in order. The caller reports the number of sent bytes to `sent`.
+      max_frame: the maximum payload of a frame that the peer accepts, in bytes.
+      max_streams: the maximum number of concurrent streams that the peer accepts.
+      window: the number of bytes of content that the peer still accepts on the connection.
+      initial_window: the number of bytes of content that the peer accepts on a new stream.
+      submitted: the number of bytes of messages, including prefixes, queued so far.
     """
 
     def __init__(self) -> None:
@@ -48,16 +48,16 @@ class SendQueue:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether anything waits to be sent, because of the socket or a window."""
+        """Whether any bytes wait to be sent, because of the socket or a window."""
         return bool(self.outbound or self.blocked)
 
     def open(self, stream: int) -> SendingStream:
-        """Begin to send on a stream."""
+        """Start sending on a stream."""
         opened = self._streams[stream] = SendingStream(self, stream)
         return opened
 
     def drop(self, stream: int) -> None:
-        """Forget a stream and its unsent content."""
+        """Remove a stream and its unsent content."""
         dropped = self._streams.pop(stream, None)
         if dropped is not None:
             dropped.drop()
@@ -75,12 +75,11 @@ class SendQueue:
             count -= size
 
     def open_window(self, stream: int, increment: int) -> None:
-        """Process a WINDOW_UPDATE, by which the peer accepts more content (section 6.9).
+        """Process a WINDOW_UPDATE frame, with which the peer accepts more content (section 6.9).
 
         Args:
-          stream: on which stream, or 0 for the connection. For a stream that was dropped,
-            nothing happens.
-          increment: how many bytes more.
+          stream: the number of the stream, or 0 for the connection. Dropped streams are ignored.
+          increment: the number of additional bytes.
         """
         own = None if stream == 0 else self._streams.get(stream)
         if not increment:
@@ -105,13 +104,13 @@ class SendQueue:
             own.advance()
 
     def set_initial_window(self, size: int) -> None:
-        """Change the window of all streams, which may become negative (section 6.9.2)."""
+        """Change the windows of all streams, which can become negative (section 6.9.2)."""
         change = size - self.initial_window
         self.initial_window = size
         for stream in self._streams.values():
             stream.window += change
             if stream.window > MAX_WINDOW:
-                raise ViolationError(f"set an initial window of {size}", frames.FLOW_CONTROL_ERROR)
+                raise ViolationError(f"set an invalid initial window of {size}", frames.FLOW_CONTROL_ERROR)
 
     def frame_content(self) -> None:
         """Frame as much content as the windows and the frame size permit, stream by stream."""
@@ -127,10 +126,10 @@ class SendQueue:
 
 
 class SendingStream:
-    """One stream's part in a `SendQueue`.
+    """One stream of a `SendQueue`.
 
     Attributes:
-      window: how much content the peer accepts on the stream.
+      window: the number of bytes of content that the peer still accepts on the stream.
     """
 
     __slots__ = (
@@ -156,7 +155,7 @@ class SendingStream:
         self._head_size = -1
 
     def send(self, *messages: bytes) -> None:
-        """Queue messages."""
+        """Queue messages to be sent on the stream."""
         outbound = self._queue.outbound
         for message in messages:
             size = len(message)
@@ -174,13 +173,14 @@ class SendingStream:
                 self.advance()
 
     def head(self, size: int) -> bytes | None:
-        """Return the bytes sent before a message that is one frame, and charge its window.
+        """Return the bytes to send before a single-frame message, and reduce the windows.
 
         Args:
-          size: of the message.
+          size: the size of the message, in bytes.
 
         Returns:
-          The bytes; None if the windows, the largest frame or earlier messages do not admit it.
+          The bytes, or None if the windows, the frame size or earlier messages do not permit the
+          message to be sent.
         """
         queue = self._queue
         total = size + 5
@@ -196,19 +196,19 @@ class SendingStream:
         return self._head
 
     def end(self, last: Callable[[], bytes] | None = None) -> None:
-        """Queue the end of this end's half of the stream: no more messages come.
+        """Queue the end of this end's half of the stream, after which no more messages follow.
 
         Args:
-          last: makes the frames that end it, when everything else is in frames (header blocks
-            have to be encoded in the order in which they are sent); None for an empty DATA
-            frame with END_STREAM.
+          last: a function that returns the final frames, or None for an empty DATA frame with
+            END_STREAM. It is called once all content is in frames, because header blocks must be
+            encoded in the order in which they are sent.
         """
         if self._end is None and not self._has_ended:
             self._end = last or (lambda: frames.frame(DATA, frames.END_STREAM, self._number))
             self.advance()
 
     def drop(self) -> None:
-        """Discard the content that is not in frames yet, and all that is still to come."""
+        """Discard content that is not in frames yet, and any content queued later."""
         self._has_ended = True
         self._unframed.clear()
         self._queue.blocked.pop(self._number, None)
@@ -223,7 +223,7 @@ class SendingStream:
             pass
 
     def frame_some(self) -> bool:
-        """Put content into one frame if the windows permit, and return whether they did."""
+        """Put content into one frame if the windows permit, and return whether it was done."""
         queue, unframed = self._queue, self._unframed
         has_advanced = False
         room = min(queue.max_frame, queue.window, self.window)

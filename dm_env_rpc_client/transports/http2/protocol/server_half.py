@@ -1,7 +1,7 @@
-"""The server's half of a connection, without I/O: one gRPC call for each stream.
+"""The server's half of an HTTP/2 connection, without I/O, with one gRPC call for each stream.
 
-The shell exchanges bytes with `ServerHalf.framing`, takes events from `ServerHalf.events` and
-answers with the methods of `ServerCall`. Section numbers are those of RFC 9113.
+The caller, which does the I/O, exchanges bytes with `ServerHalf.framing`, takes events from
+`ServerHalf.events`, and answers with the methods of `ServerCall`. Section numbers refer to RFC 9113.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ from dm_env_rpc_client.transports.http2.protocol.message_assembler import (
 from dm_env_rpc_client.transports.streams import Allocate
 
 CONNECTION_WINDOW = 1 << 24
-"""Content that a client may send ahead on a connection."""
+"""The number of bytes of content that a client can send ahead on a connection."""
 
 STREAM_WINDOW = 1 << 20
-"""Content that a client may send ahead on a stream, before earlier messages are answered."""
+"""The number of bytes that a client can send on a stream before earlier messages are answered."""
 
 MAX_HEADER_BYTES = 1 << 14
-"""The largest header block that is accepted, compressed and uncompressed; gRPC's limit."""
+"""The maximum size, in bytes, of a header block, both compressed and uncompressed. gRPC has the
+same limit."""
 
 _BUFFER_BYTES = 1 << 16
 _FRAMES_AT_ONCE = 64
-"""Parsed in some 200 us, so that other clients need not wait long."""
+"""The number of frames parsed at a time. Parsing them takes about 200 us, so that other clients do
+not wait long."""
 
 _GREETED = {
     frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -54,17 +56,16 @@ _GREETED = {
 }
 
 _RESET_BUDGET = 200
-"""Streams that a client may have reset, or that were refused, beyond the number of its messages
-that were answered on streams that were accepted: rapid resets cost the client nothing, but the
-server."""
+"""The maximum number of reset or refused streams of a client, in excess of its answered messages on
+accepted streams. Rapid resets cost a client nothing, but cost the server time."""
 
 _HEADER_BYTES = 2048
-"""Bytes of uncompressed headers that count as another stream, unless theirs is accepted: decoding
-14 KB of Huffman code takes as long as ten cheap steps."""
+"""The number of bytes of uncompressed headers that count as one more stream, unless the server
+accepts their stream. Decoding 14 KB of Huffman code takes as long as ten cheap steps."""
 
 _REPLENISHED_STREAMS = 20
 _REPLENISHED_FRAMES = 100
-"""The refund per second, so that long-lived clients do not exhaust their budget."""
+"""The refund of frames per second, so that long-lived clients do not exhaust their budget."""
 
 _REMEMBERED = 1000
 """The maximum number of remembered streams that the server reset, for which frames might still be
@@ -80,15 +81,15 @@ class Event(enum.Enum):
 
 
 Happening: TypeAlias = "tuple[ServerCall, Event | bytearray | memoryview]"
-"""A message, or something else that happened on a stream."""
+"""A call with a message received on its stream, or with another event of the stream."""
 
 
 class _Inbox:
     """An assembler that adds a call's messages to the events of its connection.
 
-    It does not refer to the call, which refers to it. What is left of calls that are over would
-    wait for the garbage collector otherwise: of 100 streams that a client opens and leaves, it
-    would take 2 ms, while others wait for their answers.
+    The inbox does not refer to the call, so no reference cycle arises. The garbage collector would
+    have to free the cycles of ended calls. For 100 streams that a client opens and leaves, it
+    would take 2 ms, while other clients wait for their answers.
     """
 
     __slots__ = ("_calls", "_events", "_stream")
@@ -107,17 +108,17 @@ class _Inbox:
 
 
 class ServerCall:
-    """One call of a client.
+    """One gRPC call of a client.
 
     Attributes:
-      cost: how many streams its headers count as beside itself.
-      number: the number of its stream.
-      path: the method that is called.
-      metadata: the client's headers that are no part of HTTP/2 or gRPC.
-      has_ended: whether the client sends no more.
-      is_accepted: whether the client may have it.
+      cost: the number of additional streams that the call's headers count as.
+      number: the number of the call's stream.
+      path: the path of the called method.
+      metadata: the client's headers that are not part of HTTP/2 or gRPC.
+      has_ended: whether the client has ended its half of the stream.
+      is_accepted: whether the server has accepted the stream.
       is_over: whether nothing more is sent.
-      shell: the shell's own state.
+      shell: the state that the caller of this module associates with the call.
     """
 
     __slots__ = (
@@ -173,7 +174,7 @@ class ServerCall:
         self._sending.send(message)
 
     def head(self, size: int) -> bytes | None:
-        """Return the bytes before an answer that is sent alone; None if it is for `send`."""
+        """Return the bytes to send before a single answer, or None if `send` must be used."""
         # These take the general way, which adds headers and refunds the budget.
         if self.is_over or not self._has_headers or self._half.spent:
             return None
@@ -185,7 +186,7 @@ class ServerCall:
         return self.number in self._half.framing.sending.blocked
 
     def hold(self, is_held: bool) -> None:
-        """Stop the client from sending more than a window ahead, or go on."""
+        """Keep the client's window closed, or let it open again."""
         assembler = self.assembler
         if assembler.is_held is not is_held:
             assembler.is_held = is_held
@@ -244,16 +245,16 @@ class ServerHalf(Role):
     """The server's `Role`.
 
     Args:
-      client: the client's name in messages.
-      max_message_bytes: the largest message that is accepted.
-      max_streams: how many streams there may be at a time.
-      allocate: gives the memory for large messages.
+      client: the client's name in error messages.
+      max_message_bytes: the size limit of a message, in bytes.
+      max_streams: the maximum number of concurrent streams.
+      allocate: a function that returns memory for a large message.
 
     Attributes:
-      framing: the connection.
-      events: events for the shell, oldest first.
-      calls: open calls, by the number of their stream.
-      last_stream: the last stream that the client has opened.
+      framing: the state of the connection.
+      events: the events for the caller, oldest first.
+      calls: the open calls, by stream number.
+      last_stream: the number of the last stream that the client has opened.
       spent: the used part of the budget for rapid resets.
     """
 
@@ -288,15 +289,15 @@ class ServerHalf(Role):
         self._is_leaving = False
 
     def charge(self, count: int = 1) -> None:
-        """Charge streams that gave the client nothing to the budget for rapid resets."""
+        """Charge reset or refused streams to the budget for rapid resets."""
         self.spent += count
 
     def refund(self, count: int) -> None:
-        """Refill part of the budget: the client does more than open streams."""
+        """Refill part of the budget, because the client does more than open streams."""
         self.spent = max(0, self.spent - count)
 
     def replenish(self) -> None:
-        """Refill part of both budgets; called once a second."""
+        """Refill part of both budgets. Call once per second."""
         self.refund(_REPLENISHED_STREAMS)
         self.framing.replenish(_REPLENISHED_FRAMES)
 
@@ -306,19 +307,19 @@ class ServerHalf(Role):
             self._end(call)
 
     def leave(self) -> None:
-        """Queue GOAWAY, which lets open streams continue and refuses new streams."""
+        """Queue a GOAWAY frame, which lets open streams continue and refuses new streams."""
         self._is_leaving = True
         self.framing.sending.outbound.append(frames.goaway(self.last_stream, frames.NO_ERROR))
 
     def reset(self, call: ServerCall, code: int) -> None:
-        """Queue RST_STREAM for a call."""
+        """Queue an RST_STREAM frame for a call."""
         if self.calls.get(call.number) is call:
             self.framing.sending.outbound.append(frames.rst_stream(call.number, code))
             self._remember(call.number)
             self.forget(call)
 
     def forget(self, call: ServerCall) -> None:
-        """Forget a call that is over."""
+        """Remove a call that is over."""
         if self.calls.pop(call.number, None) is not None:
             # Its remaining frames are in flight, and must be ignored instead of ending the
             # connection.
@@ -329,7 +330,7 @@ class ServerHalf(Role):
     # The role: what the client sends.
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
-        """Process the headers of a request, or its trailers."""
+        """Process the headers or trailers of a request."""
         # Even numbers are for server push (section 5.1.1).
         if not stream & 1:
             raise ViolationError(f"sent HEADERS on stream {stream}")
@@ -375,7 +376,7 @@ class ServerHalf(Role):
             raise ViolationError("ended the stream in the middle of a message", stream=stream)
         # A request cut off by a proxy must not be taken for a complete one (section 8.1.1).
         if isinstance(call.assembler, CountedAssembler) and call.assembler.missing:
-            raise ViolationError("sent less content than announced", stream=stream)
+            raise ViolationError("sent less content than its content-length announced", stream=stream)
         call.has_ended = True
         self.framing.receiving.pop(stream, None)
         self.events.append((call, Event.ENDED))
@@ -407,10 +408,10 @@ class ServerHalf(Role):
         call.finish(error.code, f"the client {error.what}")
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """Do nothing: a departing client announces it, and its streams continue."""
+        """Do nothing: a client's GOAWAY only announces its departure, and its streams continue."""
 
     def begin(self, first: bytes) -> None:
-        """Raise the error for a peer that is no HTTP/2 client."""
+        """Raise the error for a peer that is not an HTTP/2 client."""
         raise ProtocolError(f"{self._client} speaks {spoken(first)}, not HTTP/2")
 
     def break_stream(self, violation: ViolationError) -> None:
@@ -423,7 +424,7 @@ class ServerHalf(Role):
             self._end(call)
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
-        return ProtocolError(f"{self._client} broke HTTP/2: it {violation.what}")
+        return ProtocolError(f"{self._client} violated HTTP/2: it {violation.what}")
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
         return ProtocolError(f"{self._client} closed the connection")
