@@ -27,7 +27,7 @@ CONNECTING = {
 }
 
 NO_SERVERS = [
-    ("{dead}", 3, "refused; check that the server runs and listens there"),
+    ("{dead}", 3, "refused; check that the server is running and listening"),
     ("{http}", 1, "is not a gRPC server"),
     ("{silent}", 3, "check that this is the address of a dm_env_rpc server"),
     ("{hangs_up}", 3, "check the address"),

@@ -30,9 +30,9 @@ from tests.support.stopwatch import time_limit
 
 TRANSPORTS = ["http2", "grpc", "auto"]
 
-PORT = "a port is a number from"
-MISSING = "a port is missing"
-PATH = "a path is missing"
+PORT = "the port must be a number from"
+MISSING = "the port is missing"
+PATH = "the path is missing"
 
 NO_ADDRESSES = {
     "localhost:115271": PORT,
@@ -59,20 +59,20 @@ NO_ADDRESSES = {
     "[::1]": MISSING,
     "dns:localhost": MISSING,
     "ipv4:127.0.0.1": MISSING,
-    ":50051": "a host is missing",
-    "[]:50051": "a host is missing",
-    "local host:50051": "'local host' is no host",
-    "local\0host:50051": "is no host",
+    ":50051": "the host is missing",
+    "[]:50051": "the host is missing",
+    "local host:50051": "'local host' is not a valid host",
+    "local\0host:50051": "is not a valid host",
     "::1:50051": "an IPv6 address is in brackets",
-    "localhost:50051:50052": "a host has no colons",
+    "localhost:50051:50052": "a host contains no colons",
     "unix:": PATH,
     "unix://": PATH,
     "unix:/tmp/": PATH,
     "unix:/tmp/\0": PATH,
     "unix-abstract:": PATH,
-    "http://localhost:50051": "leave 'http://' out",
-    "HTTPS://localhost:50051": "leave 'HTTPS://' out",
-    "grpc://localhost:50051": "leave 'grpc://' out",
+    "http://localhost:50051": "remove 'http://'",
+    "HTTPS://localhost:50051": "remove 'HTTPS://'",
+    "grpc://localhost:50051": "remove 'grpc://'",
     "gymnasum://CartPole-v1": "no addresses of the scheme 'gymnasum:'",
 }
 

@@ -225,9 +225,9 @@ ALERTS: dict[int, str] = {
     48: "client certificate",
     49: "client certificate",
     116: "client certificate",
-    70: "other versions of TLS",
+    70: "another version of TLS",
     112: "no certificate for the host",
-    120: r"does not speak HTTP/2.*have a proxy offer HTTP/2",
+    120: r"does not speak HTTP/2.*configure the proxy to offer HTTP/2",
     80: "matching credentials",
 }
 

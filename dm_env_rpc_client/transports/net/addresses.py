@@ -74,7 +74,9 @@ def why_no_address(address: str, *, listens: bool = False) -> str:
     scheme, colon, rest = address.partition(":")
     if scheme in _PATHS and colon:
         is_path = rest.removeprefix("//") and not rest.endswith("/") and "\0" not in rest
-        return "" if is_path else f"the path is missing; expected, for example, '{scheme}:/tmp/socket'"
+        return (
+            "" if is_path else f"the path is missing; expected, for example, '{scheme}:/tmp/socket'"
+        )
     if scheme in _UNCHECKED and rest:
         return ""
     if scheme not in _NAMES and rest.startswith("//"):

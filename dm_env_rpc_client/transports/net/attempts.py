@@ -27,7 +27,7 @@ NAMELESS_ALERT = "the server ended the TLS connection with an alert"
 # What alerts of a server mean (RFC 8446, 6, and RFC 7301), by a part of their names in OpenSSL.
 # With TLS 1.2 a server that requires a client certificate only reports a failed handshake.
 _ALERTS = {
-    "NO APPLICATION PROTOCOL": f"{NO_HTTP2}: a proxy at this address does not speak HTTP/2 on this port",
+    "NO APPLICATION PROTOCOL": f"{NO_HTTP2}: a proxy at this port does not speak HTTP/2",
     "PROTOCOL VERSION": "the server requires another version of TLS",
     "UNRECOGNIZED NAME": "the server has no certificate for the host of the address",
     "CERTIFICATE": _CLIENT_CERTIFICATE,
@@ -66,7 +66,7 @@ class HandshakeError(ConnectionError):
         reason = (error if isinstance(error, str) else error.strerror) or str(error)
         if self.is_broken_off:
             reason = (
-                "the server closed the connection during the TLS handshake or immediately after it; "
+                "the server closed the connection during the TLS handshake or right after it; "
                 f"{_CLIENT_CERTIFICATE}"
             )
         elif "WRONG_VERSION_NUMBER" in reason:

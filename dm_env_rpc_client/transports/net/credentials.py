@@ -95,7 +95,9 @@ class Tls:
 
     def _check_server(self) -> None:
         if self.cert is None:
-            raise SpecError("a server with TLS needs a certificate and its private key (cert and key)")
+            raise SpecError(
+                "a server with TLS needs a certificate and its private key (cert and key)"
+            )
 
     def _contents(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         return (

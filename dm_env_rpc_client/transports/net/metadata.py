@@ -63,7 +63,9 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
             raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
         # The value may be a secret, so the error does not show it.
         if isinstance(value, str) and not _TEXT.fullmatch(value):
-            raise SpecError(f"metadata {key!r}: the value must consist of printable ASCII characters")
+            raise SpecError(
+                f"metadata {key!r}: the value must consist of printable ASCII characters"
+            )
     return tuple((key, value) for key, value in metadata)
 
 

@@ -26,7 +26,7 @@ _ACCEPT_SECONDS = 3.0
 """The time limit, in seconds, for one address to accept a connection, if a name has several."""
 
 _PROBE_SECONDS = 1.0
-"""Time limit, in seconds, for a server to answer the beginning of a TLS handshake."""
+"""The time limit, in seconds, for a server to answer the beginning of a TLS handshake."""
 
 _TLS_RECORDS = (b"\x15", b"\x16")
 """The first byte of a TLS alert and of an answer to a TLS handshake (RFC 8446, section 5.1)."""

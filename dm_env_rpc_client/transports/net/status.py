@@ -95,8 +95,8 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
         return ConnectionLostError(f"{ended} {details}" if details else ended, code)
     if code == "UNIMPLEMENTED":
         return ProtocolError(
-            f"the server at {address} does not speak dm_env_rpc: it answered UNIMPLEMENTED ({text}) "
-            f"to {PROCESS}; check that the address and port are those of the environment"
+            f"the server at {address} does not speak dm_env_rpc: it answered UNIMPLEMENTED "
+            f"({text}) to {PROCESS}; check that the address and port are those of the environment"
         )
     return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
 
@@ -113,7 +113,7 @@ def not_connected(
 
     Args:
       address: the server's name in error messages.
-      timeout: the exceeded time limit, in seconds, or None if the attempts ended for another reason.
+      timeout: the exceeded time limit, in seconds, or None if another reason ended the attempts.
       code: the name of the gRPC status of the last attempt.
       details: the reason why the last attempt failed.
     """
@@ -156,8 +156,8 @@ def used_up(needed: int = 1) -> str:
             f"this process, which may have {most}" if error.errno == errno.EMFILE else "the system"
         )
         return (
-            f"there are no file descriptors left in {where}; close unused files and connections, or raise the "
-            "limit (ulimit -n)"
+            f"there are no file descriptors left in {where}; close unused files and "
+            "connections, or raise the limit (ulimit -n)"
         )
     finally:
         for descriptor in opened:

@@ -185,7 +185,7 @@ def test_row_46_a_final_failure_is_not_tried_again(files: Files, is_async: bool)
 @is_async
 def test_row_46_a_client_without_a_certificate(files: Files, is_async: bool) -> None:
     with served(files.server, files.authority.ca) as server:
-        said = "may require a client certificate"
+        said = "might require a client certificate"
         fails_at_once(files, server.address, is_async, said, credentials=files.trusting)
         assert server.world_count == 0
 
@@ -202,7 +202,7 @@ def test_row_46_a_server_that_says_why_it_refuses_a_client_is_not_tried_again(
     shown = Tls(ca=files.authority.ca, cert=files.server.cert, key=files.server.key)
     context = shown.server_context()
     context.maximum_version = version
-    said = "may require a client certificate"
+    said = "might require a client certificate"
     with tls_socket(context) as (address, accepted), tried_once(accepted):
         fails_at_once(files, address, is_async, said, credentials=credentials)
 
@@ -228,7 +228,7 @@ def test_row_46_a_server_without_alpn(files: Files, is_async: bool) -> None:
 def test_row_46_a_plaintext_client_and_a_tls_server(
     files: Files, is_async: bool, is_own: bool
 ) -> None:
-    said = "the server expects TLS, and this connection is plaintext"
+    said = "the server expects TLS, but this connection is plaintext"
     if is_own:
         with served(files.server, files.authority.ca) as server:
             fails_at_once(files, server.address, is_async, said, token=TOKEN)

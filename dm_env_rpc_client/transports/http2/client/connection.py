@@ -1,9 +1,9 @@
-"""A client's connection over HTTP/2 on a plain socket, for threads: one stream or many.
+"""A client's HTTP/2 connection on a plain socket, for threads, with one stream or many.
 
 The thread that waits for an answer reads the socket itself. A step therefore takes three system
-calls (check for unexpected data, send, receive), plus some polling before it sleeps
-(`system/polling.py`), and wakes no other thread: a float32 scalar takes 1.2 to 1.3x the time of a
-bare C++ gRPC client (`python -m tests.benchmarks --only waiting`).
+calls (check for unexpected data, send, receive), plus some polling before the thread sleeps
+(`system/polling.py`), and wakes no other thread. A step with a float32 scalar takes 1.2 to 1.3x the
+time of a bare C++ gRPC client (`python -m tests.benchmarks --only waiting`).
 
 A request sent while no other is in flight, the usual case, takes the fast path (`exchange`): from
 the caller's bytes to the socket, and from the socket to the message, without a queue. Everything
@@ -11,8 +11,8 @@ else goes through `send`, which never waits, and `advance`, in which the reading
 bytes that the socket or the server's window did not accept. The fast path leaves anything unusual
 in a state from which `send` and `advance` can continue.
 
-Environments stepped together by one thread share a connection with a stream each: one system call
-sends their Steps, and one receives many answers.
+Environments stepped together by one thread share a connection, on which each of them has a stream.
+One system call sends their Steps, and one system call receives many answers.
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ from dm_env_rpc_client.transports.streams import Buffer
 _T = TypeVar("_T")
 
 _DISPOSE_SECONDS = 1.0
-"""Time, in seconds, that closing waits for a sending thread. On a busy machine, 0.1 s was too short
-once in 50,000 times, and the socket was left to the garbage collector."""
+"""The maximum time, in seconds, that closing waits for a sending thread. On a busy machine, 0.1 s
+was too short once in 50,000 times, and the socket was left to the garbage collector."""
 
 _YIELD_SECONDS = 1e-5
 _BUFFERS_AT_ONCE = 64
 _RECORD_BYTES = 1 << 14
-"""The largest record of TLS (RFC 8446, section 5.1)."""
+"""The maximum size, in bytes, of a TLS record (RFC 8446, section 5.1)."""
 
 _RECORDS_AT_ONCE = (1 << 20) // _RECORD_BYTES
-"""The number of records that an event loop receives before it serves other descriptors."""
+"""The maximum number of records that an event loop receives before it serves other descriptors."""
 
 _FIRST_HELD_BACK = 2
-"""Buffers that are written before the first are sent, while a connection is corked."""
+"""The number of buffers that are held back before the first are sent on a corked connection."""
 
 
 class ClientConnection:
-    """An open connection.
+    """An open connection of a client.
 
     Args:
-      connected: its socket, not blocking; an ssl.SSLSocket for TLS, after the handshake.
+      connected: the non-blocking socket. For TLS, it is an ssl.SSLSocket after the handshake.
       half: the state of the connection.
-      request: the headers of each stream.
+      request: the request headers that each stream sends.
 
     Attributes:
-      address: the server's.
-      lock: held while the state of the connection is changed, and while a TLS socket is used,
-        which only one thread at a time may do.
-      is_closed: whether it was closed on this side.
-      is_corked: whether writes are held back, see `cork`.
+      address: the server's address.
+      lock: the lock that is held while the state of the connection is changed, and while a TLS
+        socket is used, because only one thread at a time is allowed to use a TLS socket.
+      is_closed: whether the connection was closed on this side.
+      is_corked: whether writes are held back; see `cork`.
       sending: the send queue.
-      alert: the server's TLS alert at the end of the connection.
+      alert: the TLS alert with which the server ended the connection, if any.
     """
 
     def __init__(self, connected: Any, half: ClientHalf, request: list[SentHeader]):
@@ -119,7 +119,7 @@ class ClientConnection:
         self._users = {self._first}
 
     def open_call(self) -> ClientStream | None:
-        """Open a stream, or return None if the server allows no more or the connection is over."""
+        """Open a stream, or return None if the server or the state of the connection forbids it."""
         opened: list[ClientStream] = []
 
         def open_one() -> None:
@@ -150,62 +150,62 @@ class ClientConnection:
         return len(self._users)
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket, or -1 if it was closed on this side."""
+        """Return the descriptor of the socket, or -1 if the socket was closed on this side."""
         return -1 if self.is_closed else int(self._socket.fileno())
 
     def cork(self) -> None:
         """Hold back one thread's writes on several streams until `uncork`.
 
-        The first few messages are sent before that, then four times as many, so that the server
-        answers them meanwhile.
+        The first few messages are sent earlier, and then four times as many each time, so that the
+        server answers them meanwhile.
 
-        Arrived bytes are processed first, so that an unrequested answer is noticed.
+        Bytes that have already arrived are processed first, to detect unrequested answers.
         """
         self.take_arrived()
         self._held_back = _FIRST_HELD_BACK
         self.is_corked = True
 
     def uncork(self) -> None:
-        """Send the held-back bytes. A thread that waits for an answer does the same."""
+        """Send the held-back bytes. A thread that waits for an answer sends them as well."""
         self.is_corked = False
         self._change()
 
     def send(self, call: ClientStream, *messages: bytes) -> bool:
-        """Send messages on a stream, as far as possible without waiting; see `Stream.write`."""
+        """Send messages on a stream as far as possible without waiting (see `Stream.write`)."""
         with self.lock:
             self._make(call.send, *messages)
         sending = self.sending  # `has_unsent`, without the call.
         return not self.is_corked and bool(sending.outbound or sending.blocked)
 
     def has_unsent(self) -> bool:
-        """Whether written bytes are not sent yet, and are not held back."""
+        """Whether written bytes are still unsent although they are not held back."""
         return not self.is_corked and bool(self.sending.outbound or self.sending.blocked)
 
     def end(self, call: ClientStream) -> None:
-        """End this side's half of a stream."""
+        """End the client's half of a stream."""
         self._change(call.end)
 
     def _change(self, change: Callable[[], object] = lambda: None) -> None:
-        """Make a change with the lock; see `_make`."""
+        """Change the state of the connection with the lock held (see `_make`)."""
         with self.lock:
             self._make(change)
 
     def _give_up(self) -> None:
-        """End all streams, after an interrupt; called with the lock."""
+        """End all streams after an interrupt. Call with the lock held."""
         self.sending.outbound.clear()
         self._framing.fail(
             ConnectionLostError(
-                f"the connection to {self.address} was lost: a thread was interrupted while it "
-                "sent or received, on this stream or on another one of the same socket"
+                f"the connection to {self.address} was lost: a thread was interrupted while "
+                "sending or receiving, on this stream or on another stream of the same socket"
             )
         )
         self._is_torn = False
 
     def take_arrived(self) -> bool:
-        """Receive once, without waiting, unless another thread receives.
+        """Receive once, without waiting, unless another thread is receiving.
 
         Returns:
-          Whether something was received, so that there may be more.
+          Whether bytes were received, in which case more bytes might be available.
         """
         if self.is_corked:
             return False
@@ -224,10 +224,10 @@ class ClientConnection:
                 self._dispose_unless_receiving()
 
     def receive_ready(self) -> bool:
-        """Receive from a socket that is readable, a part of a large message, without waiting.
+        """Receive from a readable socket, at most a part of a large message, without waiting.
 
         Returns:
-          Whether TLS has more, which the descriptor does not show.
+          Whether TLS has buffered more bytes, which polling the descriptor does not report.
         """
         try:
             with self._receiving:
@@ -259,14 +259,14 @@ class ClientConnection:
         return select.POLLIN
 
     def take_all_arrived(self) -> None:
-        """Receive all that has arrived, without waiting, unless another thread receives."""
+        """Receive all bytes that have arrived, without waiting, unless another thread receives."""
         # A peer may go on sending forever.
         for _ in range(len(self._users)):
             if self.is_closed or not self.take_arrived():
                 break
 
     def take_unread(self) -> list[int]:
-        """Receive without waiting; return the numbers of readable streams."""
+        """Receive without waiting, and return the numbers of the readable streams."""
         self.take_all_arrived()
         if self.is_closed:
             return [call.number for call in list(self._users)]
@@ -278,7 +278,7 @@ class ClientConnection:
         return found
 
     def has_unread(self, call: ClientStream) -> bool:
-        """Whether something has arrived for a stream, or it has ended; see `Stream.has_unread`."""
+        """Return whether a stream has unread messages or has ended (see `Stream.has_unread`)."""
         is_shared = len(self._users) > 1
         if is_shared and not self.is_corked:
             self.take_all_arrived()  # It may be for other streams.
@@ -290,7 +290,7 @@ class ClientConnection:
             return bool((self._is_tls and self._socket.pending()) or self._look(0))
 
     def wait_to_send(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until the socket takes more, and send that."""
+        """Wait up to `timeout` seconds until the socket accepts more bytes, and send them."""
         if not self.sending.outbound:
             time.sleep(timeout)  # The window is closed; the reading thread notices when it opens.
         elif poll_for(self._socket, select.POLLOUT)(timeout):
@@ -304,9 +304,9 @@ class ClientConnection:
         self._socket.close()  # Not shut down: that would end the connection of the parent.
 
     def release(self, call: ClientStream) -> bool:
-        """End one stream; return whether others are open, so that the connection goes on.
+        """End one stream, and return whether the connection stays open for other streams.
 
-        After the last one no other is opened: the caller ends the connection.
+        No stream is opened after the last one has ended; the caller then ends the connection.
         """
 
         def leave() -> None:
@@ -319,7 +319,7 @@ class ClientConnection:
         return bool(self._users - {call})
 
     def shut_down(self) -> None:
-        """End the connection; may be called again after an interrupt."""
+        """End the connection. It is safe to call this again after an interrupt."""
         if not self.is_closed:
             # Only if no other thread is in the middle of sending.
             locks.run(self.lock, lambda: self._make(self._half.shut_down))
@@ -334,13 +334,13 @@ class ClientConnection:
         self._dispose_unless_receiving()
 
     def _dispose_unless_receiving(self) -> None:
-        """Close the socket, unless a thread receives: that one calls this when it is done."""
+        """Close the socket, unless a thread is receiving, which then closes it when it is done."""
         locks.run(
             self._receiving, lambda: locks.run(self.lock, self._socket.close, _DISPOSE_SECONDS)
         )
 
     def greet(self, message: bytes | None) -> None:
-        """Send the client's greeting, and a message on the first stream unless it is None."""
+        """Send the client's greeting, and also a message on the first stream if one is given."""
         first = self._first
         assert first is not None
         self._change(*(() if message is None else (functools.partial(first.send, message),)))
@@ -358,20 +358,20 @@ class ClientConnection:
         self._socket.close()
 
     def _make(self, change: Callable[..., _T], *arguments: Any) -> _T:
-        """Make a change completely or not at all, and send as much as possible; with the lock held.
+        """Make a change completely or not at all, and send what is possible, with the lock held.
 
-        Several streams depend on what is sent and received here. If an exception such as
-        KeyboardInterrupt ends a thread in the middle, bytes may be sent again, or parsed again, and
-        streams that have nothing to do with that thread would get wrong answers. So the next
-        thread to use the connection ends them all. (Not a context manager: a generator may stay
-        suspended, with the lock held, as long as a traceback refers to it.)
+        Several streams share the bytes that are sent and received. If an exception such as
+        KeyboardInterrupt ends a thread in the middle of a change, bytes might be sent or parsed
+        twice, and streams of other threads would get wrong answers. Therefore, the next thread to
+        use the connection ends all streams. (This method is not a context manager, because a
+        generator can stay suspended, with the lock held, as long as a traceback refers to it.)
 
         Args:
-          change: makes it. An exception of it ends all streams, too.
-          *arguments: of `change`.
+          change: the function that makes the change. If it raises an exception, all streams end.
+          *arguments: the arguments of `change`.
 
         Returns:
-          What `change` returns.
+          The result of `change`.
         """
         if self._is_torn:
             self._give_up()
@@ -416,11 +416,11 @@ class ClientConnection:
         writing: threading.Lock,
         is_due: bool,
     ) -> Buffer | None:
-        """Send a message on a plain socket and receive the next one; see `Stream.exchange`.
+        """Send a message on a plain socket and receive the next one (see `Stream.exchange`).
 
-        This is how most steps travel: the message is sent by one system call and the answer is
-        received by another, without a queue in between. Whatever is not as usual is left where
-        `advance` goes on with it. An interrupt loses the stream, which is the only one here.
+        Most steps take this fast path: one system call sends the message and another receives the
+        answer, without a queue in between. Anything unusual is left to `advance`. An interrupt
+        loses the stream, which is the only stream of the connection.
         """
         sending, framing, receiver = self.sending, self._framing, self._receiver
         held: list[bool] = []
@@ -496,11 +496,11 @@ class ClientConnection:
         """Wait until the socket is ready, then send and receive.
 
         Args:
-          call: whose messages are waited for.
-          deadline: on the monotonic clock; None for no limit.
+          call: the stream whose messages are awaited.
+          deadline: the deadline on the monotonic clock, or None for no limit.
 
         Returns:
-          False if the deadline has passed and no message was received.
+          False if the deadline has passed without a message, or True otherwise.
         """
         is_shared = len(self._users) > 1
         if self.is_corked:
@@ -553,7 +553,7 @@ class ClientConnection:
                 time.sleep(_YIELD_SECONDS)
 
     def _poll_and_receive(self, call: ClientStream, wait: float, deadline: float | None) -> bool:
-        """Wait so many seconds for the socket, and send and receive; return as `advance`."""
+        """Wait up to `wait` seconds for the socket, then send and receive, like `advance`."""
         with self.lock:
             is_ready = self._is_tls and self._socket.pending()
         if not is_ready:
@@ -570,7 +570,7 @@ class ClientConnection:
         return bool(call.messages) or deadline is None or time.monotonic() < deadline
 
     def _receive(self) -> bool:
-        """Receive and parse once, without waiting, or return False if nothing had arrived."""
+        """Receive and parse once, without waiting, and return whether anything was received."""
         look = self._receive_tls if self._is_tls else self._receiver.receive
         has_received = look(self._at_once)
         if has_received:
@@ -590,7 +590,7 @@ class ClientConnection:
             self._framing.received(count if isinstance(count, int) else count[0])
 
     def _receive_tls(self, _: int) -> bool:
-        """Receive and parse once, with TLS, which never waits; False if there was nothing."""
+        """Receive from a TLS socket and parse once, and return whether anything was received."""
         with self.lock:
             return self._make(self._take_decrypted)
 
@@ -611,10 +611,10 @@ class ClientConnection:
         return True
 
     def judge(self) -> None:
-        """Check for a silent server, after `LOOK_SECONDS` without an answer.
+        """Check whether the server is still alive after `LOOK_SECONDS` without an answer.
 
         Raises:
-          ConnectionLostError: the server has not answered a probe.
+          ConnectionLostError: the server has not answered a probe in time.
         """
         verdict = self._keepalive.judge()
         if verdict is Verdict.PROBE:

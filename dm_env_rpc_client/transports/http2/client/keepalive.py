@@ -1,10 +1,11 @@
-"""When to probe whether a silent server is still alive, without I/O.
+"""Decide when to probe whether a silent server is still alive, without I/O.
 
-While an answer is awaited, silence leads to a probe, and silence after the probe to the end: a
-frozen server is noticed within `KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` and two checks, in
-a step of any length. Servers do not count the probe (`Framing.probe`).
+If the server is silent while an answer is awaited, the client sends a probe. If the server does not
+answer the probe, the client ends the connection. A frozen server is detected within
+`KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` and two checks, in a step of any length. Servers do
+not count the probe as a PING (`Framing.probe`).
 
-The clock is read only after a wait without traffic, so a step that is answered immediately costs no
+The clock is read only after a wait without traffic, so a step that is answered immediately needs no
 check.
 """
 
@@ -17,11 +18,11 @@ from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.net.sockets import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
 
 LOOK_SECONDS = 1.0
-"""Maximum length, in seconds, of a wait before the keepalive is checked."""
+"""The maximum length, in seconds, of a wait before the keepalive is checked."""
 
 
 class Verdict(enum.Enum):
-    """The reaction to a silent server."""
+    """The action to take when a server is silent."""
 
     WAIT = 0
     PROBE = 1
@@ -29,7 +30,7 @@ class Verdict(enum.Enum):
 
 
 class Keepalive:
-    """The traffic of one framing, observed for silence."""
+    """A monitor that detects silence in the traffic of one connection."""
 
     def __init__(self, framing: Framing):
         self._framing = framing
@@ -40,7 +41,7 @@ class Keepalive:
     def judge(self) -> Verdict:
         """Decide how to react to `LOOK_SECONDS` without traffic.
 
-        A shell has sent the requested PROBE by the next call.
+        The caller must send the probe that `Verdict.PROBE` requests before it calls this again.
         """
         framing = self._framing
         now = time.monotonic()

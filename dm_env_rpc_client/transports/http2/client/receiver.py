@@ -1,4 +1,4 @@
-"""Receives so that an interrupt tears nothing: bytes are either received and counted, or not."""
+"""Receive bytes safely: after an interrupt, bytes are either received and counted, or neither."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 
 _FROM_0 = (0,)
 _MOST_BYTES = 1 << 20
-"""Bytes of a large message received at once, so that an event loop can serve others."""
+"""The maximum number of bytes received at once, so that an event loop can serve other sockets."""
 
 
 class Receiver:
-    """Receives from a plain socket into the memory of a framing; for one thread at a time.
+    """A receiver from a plain socket into the buffers of a `Framing`, for one thread at a time.
 
     Args:
       connected: the socket.
-      framing: the parser of the bytes.
+      framing: the parser of the received bytes.
 
     Attributes:
-      counts: the result of the system call that has received bytes that are not parsed, or nothing.
-      buffers: where bytes are received; None to ask the framing, after it has parsed some.
+      counts: the result of the system call whose bytes are not parsed yet, or an empty list.
+      buffers: the memory for the next bytes, or None to request memory from `framing`.
     """
 
     def __init__(self, connected: socket.socket, framing: Framing):
@@ -33,7 +33,7 @@ class Receiver:
         self.buffers: list[memoryview] | None = None
 
     def receive(self, flags: int) -> bool:
-        """Receive once, unless there are bytes that are not parsed; False if there was nothing."""
+        """Receive once unless bytes are left to parse, and return whether there are such bytes."""
         counts = self.counts
         if counts:
             return True

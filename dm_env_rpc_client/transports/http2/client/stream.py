@@ -1,6 +1,6 @@
-"""The stream over HTTP/2: one call on its own connection or on a shared one.
+"""A stream over HTTP/2, which is one call on a separate or shared connection.
 
-For threads, which read and wait, and for an event loop, which watches the socket.
+The stream serves threads, which read and wait, and event loops, which watch the socket.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Exchange, 
 _log = logging.getLogger(__name__)
 
 _TIMES = 3
-"""Maximum number of reopenings of a stream, on a connection without other streams."""
+"""The maximum number of times that a stream is reopened on a separate connection."""
 
 Reopen: TypeAlias = Callable[[Waits], Coroutine[Any, Any, ClientConnection]]
 """A function that opens another connection."""
 
 
 class Http2Stream(Stream, AsyncStream):
-    """A `Stream` on a connection, and an `AsyncStream`.
+    """A stream over HTTP/2 that is both a `Stream` and an `AsyncStream`.
 
-    A server may end a connection and report streams that it has not processed (GOAWAY, RFC 9113,
-    section 6.8), as proxies do after a number of streams. Each of these is opened again on its own
-    connection.
+    A server can end a connection and report streams that it has not processed (GOAWAY, RFC 9113,
+    section 6.8), as proxies do after a number of streams. Each unprocessed stream is opened again
+    on a separate connection.
 
     Args:
-      connection: the connection. It is closed with the last of its streams.
-      call: an open call on it; None for its first one.
-      reopen: opens another connection; None if that is not possible.
-      sent: a message that was sent on the call with the greeting; None for none.
+      connection: the connection, which is closed with the last of its streams.
+      call: an open call on the connection, or None for the connection's first call.
+      reopen: a function that opens another connection, or None if reopening is not possible.
+      sent: the message that was sent on the call with the greeting, or None.
     """
 
     exchange: Exchange | None = None
@@ -141,12 +141,12 @@ class Http2Stream(Stream, AsyncStream):
         )
 
     async def _open_again(self, waits: Waits = IN_LOOP) -> None:
-        """Replace an unprocessed call by another, or raise the error that prevents this."""
+        """Replace an unprocessed call by a new call, or raise the error that prevents doing so."""
         former, call = self._connection, self._call
         assert self._reopen is not None
         assert call.failure is not None
         self._times_left -= 1
-        _log.info("%s; the stream is opened again on another connection", call.failure)
+        _log.info("%s; opening the stream again on another connection", call.failure)
         try:
             connection = await self._reopen(waits)
         except (DmEnvRpcClientError, OSError) as error:

@@ -79,7 +79,9 @@ class HeaderBlock:
             body = body[1 : len(body) - body[0]]
         if flags & frames.WITH_PRIORITY:
             if len(body) < 5:
-                raise ViolationError("sent HEADERS without the announced priority", frames.FRAME_SIZE_ERROR)
+                raise ViolationError(
+                    "sent HEADERS without the announced priority", frames.FRAME_SIZE_ERROR
+                )
             body = body[5:]
         self.stream = stream
         self.ends_stream = bool(flags & frames.END_STREAM)
@@ -197,7 +199,7 @@ class ControlFrames:
         # Each setting may change the window of every stream.
         if len(payload) > 6 * _MAX_SETTINGS:
             raise ViolationError(
-                f"sent {len(payload) // 6} settings in a frame; at most {_MAX_SETTINGS} are allowed",
+                f"sent {len(payload) // 6} settings in a frame; the limit is {_MAX_SETTINGS}",
                 ENHANCE_YOUR_CALM,
             )
         windows: list[int] = []

@@ -492,7 +492,9 @@ class Framing:
         """Open the windows for content again before they are used up (section 5.2)."""
         if self._unacknowledged << 1 >= self._window:
             if self._unacknowledged > self._window:
-                raise ViolationError("sent more content than the connection's window allows", FLOW_CONTROL_ERROR)
+                raise ViolationError(
+                    "sent more content than the connection's window allows", FLOW_CONTROL_ERROR
+                )
             self.sending.outbound.append(frames.window_update(0, self._unacknowledged))
             self._unacknowledged = 0
         if assembler is not None and assembler.unacknowledged << 1 >= assembler.window:

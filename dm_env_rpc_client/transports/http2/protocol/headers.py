@@ -37,7 +37,7 @@ _OF_GRPC = {b"te", b"content-type", b"user-agent", b"content-length"}
 
 _NAME = re.compile(rb":?[!-9;-@[-~]+")
 _NOT_IN_VALUE = re.compile(rb"[\0\r\n]")
-"""The bytes that are forbidden in header values (section 8.2.1)."""
+"""The patterns of valid header names and of bytes forbidden in values (section 8.2.1)."""
 
 _UNQUOTED = " !#$&'()*+,/:;=?@"
 

@@ -34,7 +34,8 @@ class MessageAssembler:
 
     Attributes:
       messages: the inbox that receives complete messages.
-      window: the number of bytes of content that the peer can send, as the argument specifies.
+      window: the number of bytes of content that the peer can send before the window is opened
+        again.
       unacknowledged: the number of bytes of content since the window was last opened.
       partial: the memory of a partly received message, or None between two messages.
       prefix: the received part of an incomplete prefix.

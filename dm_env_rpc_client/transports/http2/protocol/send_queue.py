@@ -110,7 +110,9 @@ class SendQueue:
         for stream in self._streams.values():
             stream.window += change
             if stream.window > MAX_WINDOW:
-                raise ViolationError(f"set an invalid initial window of {size}", frames.FLOW_CONTROL_ERROR)
+                raise ViolationError(
+                    f"set an invalid initial window of {size}", frames.FLOW_CONTROL_ERROR
+                )
 
     def frame_content(self) -> None:
         """Frame as much content as the windows and the frame size permit, stream by stream."""

@@ -1,7 +1,8 @@
 """The server's half of an HTTP/2 connection, without I/O, with one gRPC call for each stream.
 
 The caller, which does the I/O, exchanges bytes with `ServerHalf.framing`, takes events from
-`ServerHalf.events`, and answers with the methods of `ServerCall`. Section numbers refer to RFC 9113.
+`ServerHalf.events`, and answers with the methods of `ServerCall`. Section numbers refer to
+RFC 9113.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ accepts their stream. Decoding 14 KB of Huffman code takes as long as ten cheap 
 
 _REPLENISHED_STREAMS = 20
 _REPLENISHED_FRAMES = 100
-"""The refund of frames per second, so that long-lived clients do not exhaust their budget."""
+"""The refund of streams or frames per second, so that long-lived clients keep within budget."""
 
 _REMEMBERED = 1000
 """The maximum number of remembered streams that the server reset, for which frames might still be
@@ -376,7 +377,9 @@ class ServerHalf(Role):
             raise ViolationError("ended the stream in the middle of a message", stream=stream)
         # A request cut off by a proxy must not be taken for a complete one (section 8.1.1).
         if isinstance(call.assembler, CountedAssembler) and call.assembler.missing:
-            raise ViolationError("sent less content than its content-length announced", stream=stream)
+            raise ViolationError(
+                "sent less content than its content-length announced", stream=stream
+            )
         call.has_ended = True
         self.framing.receiving.pop(stream, None)
         self.events.append((call, Event.ENDED))

@@ -1,17 +1,17 @@
-"""The choice of a stream's answering thread: the leader, the owner of its world, or its own.
+"""Choose the thread that answers a stream: the leader, the owner of its world, or its own thread.
 
-Only its owner makes the calls of an environment (`system/owner_threads.py`); the leading thread
+Only the owner thread of an environment calls it (`system/owner_threads.py`). The leading thread
 (`leading.py`) is an owner as well.
 
 - The leading thread answers streams of its own worlds and streams without an owner, as long as
   their answers are quick.
 - Requests for worlds of another owner go to that owner's queue.
-- A stream without an owner has a thread of its own while its answers are slow or may wait for other
+- A stream without an owner has a separate thread while its answers are slow or can wait for other
   streams, and for a request that an owner could not answer without waiting.
 - No request is answered while the client leaves earlier answers unread.
 
-One thread at a time answers a stream: `ServedStream.has_thread` says that a thread other than the
-leading one does, or is about to.
+One thread at a time answers a stream. `ServedStream.has_thread` tells whether a thread other than
+the leading thread answers the stream or is about to do so.
 """
 
 from __future__ import annotations
@@ -32,33 +32,36 @@ from dm_env_rpc_client.transports.streams import Buffer
 _log = logging.getLogger(__name__)
 
 _SLOW_SECONDS = 0.001
-"""Answers that take longer than this on average are slow, until they take less than the next."""
+"""The average time, in seconds, above which answers count as slow. They count as slow until their
+average falls to `_QUICK_SECONDS`."""
 
 _QUICK_SECONDS = 0.0003
 
 _LINGER_SECONDS = 5.0
-"""Time, in seconds, that the thread of a stream waits for a request."""
+"""The maximum time, in seconds, that the thread of a stream waits for a request."""
 
 _MAX_WAITING = 64
-"""Requests of a stream that wait for its thread; the client's window stays closed meanwhile."""
+"""The maximum number of a stream's requests that wait for its thread. The client's window stays
+closed meanwhile."""
 
 _MAX_AHEAD_BYTES = 1 << 26
-"""Bytes of unanswered requests on a connection beyond which a stream that sends more is ended."""
+"""The maximum number of bytes of unanswered requests on a connection. A stream that exceeds the
+limit is ended."""
 
 _REQUEST_BYTES = 128
 """The size of a request besides its contents, in bytes."""
 
 
 class Answering:
-    """Dispatch of the requests of a listener's streams.
+    """The dispatcher of the requests of a listener's streams.
 
-    Only the leading thread calls the methods. The slow ones raise RelievedError if another thread
-    has taken the lead meanwhile.
+    Only the leading thread calls the methods. Methods that can take long raise RelievedError if
+    another thread has taken the lead meanwhile.
 
     Args:
       leader: the lead of the listener.
-      close_stream: closes a stream that is over; called by the thread that answers it.
-      again: makes the leading thread check a connection again.
+      close_stream: a function that closes an ended stream, called by the stream's answering thread.
+      again: a function that makes the leading thread check a connection again.
     """
 
     def __init__(
@@ -72,12 +75,12 @@ class Answering:
         self._again = again
 
     def request(self, served: ServedStream, message: Buffer, at_once: bool = False) -> None:
-        """Answer a request, here or in another thread.
+        """Answer a request, in the calling thread or in another thread.
 
         Args:
-          served: its stream.
+          served: the stream of the request.
           message: the request.
-          at_once: whether the answer of this thread is sent before this returns.
+          at_once: whether an answer computed in the calling thread is sent before this returns.
         """
         if served.call.is_over:
             return
@@ -132,7 +135,7 @@ class Answering:
         self._close(served)
 
     def abandon(self, served: ServedStream) -> None:
-        """Give up a stream whose client is gone."""
+        """Give up a stream whose client has disconnected or has reset the stream."""
         with served.condition:
             if served.is_gone or served.is_closed:
                 return
@@ -157,7 +160,7 @@ class Answering:
             self._go_on(served)
 
     def _close(self, served: ServedStream) -> None:
-        """Close a stream without an answering thread, in the right thread."""
+        """Close a stream that has no answering thread, in the thread that owns it."""
         owner, here = served.stream.owner, self._leader.owner
         if served.stream.may_wait or not (owner is None or owner is here):
             served.is_gone = True
@@ -168,7 +171,7 @@ class Answering:
     def _relieved(
         self, served: ServedStream, answer: bytes | StreamStatusError, owner: Owner | None
     ) -> None:
-        """End an answer during which another thread took the lead; raise RelievedError."""
+        """End an answer during which another thread took the lead, and raise RelievedError."""
         # The worlds are what this thread keeps.
         is_kept = owner is not None and served.stream.owner is owner
         if not is_kept:
@@ -191,7 +194,7 @@ class Answering:
             raise RelievedError
 
     def _note(self, served: ServedStream, owner: Owner) -> None:
-        """Mark the answers of a stream as slow or quick; in the thread of its owner."""
+        """Mark the answers of a stream as slow or quick. Call in the thread of its owner."""
         slow, stream = owner.slow, served.stream
         if served not in slow:
             if served.seconds > _SLOW_SECONDS and stream.owner is owner:
@@ -239,12 +242,13 @@ class Answering:
         if is_much and sum(one.waiting_bytes for one in list(connection.served)) > _MAX_AHEAD_BYTES:
             with connection.lock:
                 served.call.finish(
-                    "RESOURCE_EXHAUSTED", "the client sent too many requests ahead of the answers"
+                    "RESOURCE_EXHAUSTED",
+                    "the client sent too many requests without waiting for the answers",
                 )
             self.abandon(served)
 
     def _go_on(self, served: ServedStream) -> None:
-        """Pass a stream without an answering thread to its next thread, or have it closed."""
+        """Pass a stream that has no answering thread to its next thread, or have it closed."""
         with served.condition:
             if served.has_thread or served.is_closed:
                 return
@@ -252,9 +256,9 @@ class Answering:
         self._hand_over(served)
 
     def _elsewhere(self, served: ServedStream, message: Buffer) -> None:
-        """Hand a request to a thread that owns nothing, ahead of the queued requests.
+        """Hand a request to a thread that owns no worlds, ahead of the queued requests.
 
-        Called by the thread that answers the stream, which does not go on with it.
+        Only the thread that answers the stream calls this method. It stops answering the stream.
         """
         with served.condition:
             served.has_thread = True
@@ -263,9 +267,9 @@ class Answering:
         self._give_thread(served)
 
     def _hand_over(self, served: ServedStream) -> None:
-        """Pass a stream to its owner, or to a thread that owns nothing if it has none.
+        """Pass a stream to its owner, or to a thread that owns no worlds if it has no owner.
 
-        Called by the thread that answers the stream, or that has set `has_thread`.
+        Only the thread that answers the stream, or that has set `has_thread`, calls this method.
         """
         owner = served.stream.owner
         if owner is None:
@@ -292,7 +296,7 @@ class Answering:
             self._close_stream(served)
 
     def _serve_alone(self, served: ServedStream) -> None:
-        """Answer requests until the stream is over or idle, or has an owner."""
+        """Answer requests until the stream is over, becomes idle or gets an owner."""
         with at_work():
             is_owned = False
             while True:
@@ -344,9 +348,10 @@ class Answering:
         self._close_stream(served)
 
     def _next_request(self, served: ServedStream, may_linger: bool) -> Buffer | None:
-        """Return a request, or None if there is none.
+        """Return the next request, or None if no request is waiting.
 
-        Then `has_thread` is False if others are to go on with the stream, and True if it is over.
+        After None, `has_thread` is True if the stream is over, or False if another thread can
+        continue with the stream.
 
         Args:
           served: the stream.

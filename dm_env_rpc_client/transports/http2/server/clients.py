@@ -1,4 +1,4 @@
-"""The connections of a listener: accepting them, encrypting them with TLS, closing them."""
+"""Accept the connections of a listener, encrypt them with TLS, and close them."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, accepted_socke
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""Interval, in seconds, of the checks for silent connections."""
+"""The interval, in seconds, between checks for silent connections."""
 
 _GREET_SECONDS = 10.0
-"""Time limit, in seconds, for a client to open a stream."""
+"""The time limit, in seconds, for a client to open a stream."""
 
 _UNREAD_SECONDS = 600.0
-"""Maximum time, in seconds, that a client may leave answers unread. Programs leave answers unread
-while they train or are stopped in a debugger.
+"""The maximum time, in seconds, for which a client can leave answers unread. Programs leave
+answers unread while they train or are stopped in a debugger.
 
-There are no probes: a program that reads only when it waits for an answer does not respond to
-them. Connections of machines that are gone are ended by the kernel (`set_options`).
+The server sends no probes, because a program that reads only while it waits for an answer does not
+respond to probes. The kernel ends the connections of lost machines (`set_options`).
 """
 
 _LINGER_SECONDS = 5.0
-"""Time limit, in seconds, for a client that broke HTTP/2 to read why its connection ended."""
+"""The time limit, in seconds, for a client that violated HTTP/2 to read why it was disconnected."""
 
 _MOST_LINGERING = 64
 """The maximum number of clients that can linger at once. Beyond this number, the first client
 loses its socket."""
 
 _ADMIT_SECONDS = 0.0002
-"""Time, in seconds, of accepting connections before others have their turn; at least one is
-accepted."""
+"""The time, in seconds, for which connections are accepted before open connections are served. At
+least one connection is accepted."""
 
 _LONGEST_REST = 0.002
 """The maximum time, in seconds, that the handshake thread rests after a handshake."""
@@ -56,20 +56,20 @@ _THROWN_AWAY = bytearray(1 << 18)
 
 
 class Clients:
-    """The open connections, by descriptor. Only the leading thread uses them.
+    """The open connections of a listener, which only the leading thread uses.
 
     Args:
-      poll: reports the readiness of their sockets.
-      tls: the context for TLS; None for plaintext.
-      make_half: makes the state of a connection of the client at an address.
-      most: how many there may be.
-      closed: called with each closed connection, to close its streams.
+      poll: the poll object that reports which sockets are ready.
+      tls: the TLS context, or None for plaintext.
+      make_half: a function that creates the state of a connection, given the client's address.
+      most: the maximum number of connections.
+      closed: a function called with each closed connection, to close its streams.
 
     Attributes:
-      listening: the sockets at which they are accepted.
-      connections: the open ones.
-      lingering: the remains of connections ended for faults of their clients; oldest first.
-      next_look: when to `look`, in seconds of the monotonic clock; 0.0 if there is no need.
+      listening: the listening sockets.
+      connections: the open connections, by descriptor.
+      lingering: the draining connections, ended because of errors of their clients, oldest first.
+      next_look: the time of the next call of `look` on the monotonic clock, or 0.0 for none.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Clients:
         self._closed = closed
 
     def accept(self, descriptor: int) -> None:
-        """Accept connections at one of the listening sockets."""
+        """Accept connections on one of the listening sockets."""
         ends = time.perf_counter() + _ADMIT_SECONDS
         while True:
             try:
@@ -110,11 +110,11 @@ class Clients:
                 return
 
     def _admit(self, accepted: socket.socket, where: Any) -> None:
-        """Build a connection from a socket, if there is room for it.
+        """Build a connection from an accepted socket if the limits permit it.
 
         Args:
-          accepted: the socket.
-          where: the address of the client, in the form of the socket's family.
+          accepted: the accepted socket.
+          where: the address of the client, in the format of the socket's family.
         """
         if len(self.connections) + len(self.draining) >= self._most and not self._drop_silent():
             accepted.close()
@@ -124,18 +124,18 @@ class Clients:
             made = accepted_socket(accepted, self._tls)
             self.add(made, peer_address(accepted.family, where))
         except (OSError, ValueError) as error:
-            _log.info("a client was gone before it was served: %s", error)
+            _log.info("a client disconnected before it was served: %s", error)
             made.close()
 
     def add(self, made: Any, address: str) -> ServerConnection:
         """Build a connection from a socket that this end opened or accepted.
 
         Args:
-          made: the socket, not blocking.
-          address: the client's, in the syntax of gRPC.
+          made: the non-blocking socket.
+          address: the client's address, in gRPC's syntax.
 
         Raises:
-          OSError, ValueError: the client is gone.
+          OSError, ValueError: the client has disconnected.
         """
         connection = ServerConnection(made, address, self._make_half(address), self._poll)
         self.connections[connection.fileno()] = connection
@@ -164,11 +164,11 @@ class Clients:
                     connection.half.replenish()
 
     def close(self, connection: ServerConnection, resets: bool = False) -> None:
-        """Close a connection; its streams are closed as their events are processed.
+        """Close a connection, whose streams are closed when their events are processed.
 
         Args:
-          connection: the connection; one that is closed already stays so.
-          resets: whether unsent bytes are dropped.
+          connection: the connection. A connection that is already closed is ignored.
+          resets: whether to reset the connection, which drops unsent bytes.
         """
         with connection.lock:
             if not connection.is_open:
@@ -183,9 +183,9 @@ class Clients:
         self._tell(connection)
 
     def break_off(self, connection: ServerConnection) -> None:
-        """End a connection because of its client's error; the client can still read the reason.
+        """End a connection because of its client's error, but let the client read the reason.
 
-        Its streams are closed as their events are processed.
+        The streams of the connection are closed when their events are processed.
         """
         if connection.has_ended:
             self.close(connection)
@@ -241,8 +241,8 @@ class Clients:
     def _drop_silent(self) -> bool:
         """Close a connection without a stream, if there is one, to make room.
 
-        Draining connections go first, then the oldest that never had a stream, then the oldest
-        other one.
+        Draining connections are closed first, then the oldest connection that never had a stream,
+        then the oldest of the other connections.
         """
         if self.draining:
             self._close_lingering(next(iter(self.draining)))
@@ -260,7 +260,7 @@ class Clients:
 
 
 def peer_address(family: int, where: Any) -> str:
-    """Return the address of a client as gRPC writes it."""
+    """Return the address of a client in gRPC's syntax."""
     if family == socket.AF_INET:
         return f"ipv4:{where[0]}:{where[1]}"
     if family == socket.AF_INET6:
@@ -269,20 +269,20 @@ def peer_address(family: int, where: Any) -> str:
 
 
 class DrainingConnection:
-    """The remains of a connection ended for a fault of its client: the final frames.
+    """A connection that was ended because of its client's error and still sends its final frames.
 
-    Closing a socket with unread input resets the connection, and the kernel drops unsent bytes:
-    the GOAWAY with the reason would be lost. So the final frames are sent first, then the end, and
-    further input is discarded until the client has closed its end.
+    Closing a socket with unread input resets the connection, and the kernel drops unsent bytes, so
+    the GOAWAY frame with the reason would be lost. To avoid this loss, the server sends the final
+    frames, shuts down its side, and discards further input until the client has closed its side.
 
     Args:
-      connected: the non-blocking socket, registered with the poll.
+      connected: the non-blocking socket, registered with `poll`.
       last_words: the final frames.
-      poll: reports the readiness of the socket.
-      ends_at: time limit for closing the socket, in seconds of the monotonic clock.
+      poll: the poll object that reports whether the socket is ready.
+      ends_at: the time on the monotonic clock at which the socket is closed at the latest.
 
     Attributes:
-      ends_at: as the argument.
+      ends_at: the time on the monotonic clock at which the socket is closed at the latest.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class DrainingConnection:
         """Send and receive as far as the socket is ready.
 
         Returns:
-          False if the client has closed its end, so there is nothing left to wait for.
+          False if the client has closed its end, or True if the connection still drains.
         """
         try:
             if not self._has_said_all:
@@ -311,7 +311,7 @@ class DrainingConnection:
             return False
 
     def _send(self) -> None:
-        """Send as much of the remaining final frames as possible, and the end after them."""
+        """Send as much of the final frames as possible, and then shut down the sending side."""
         unsent = self._unsent
         try:
             while True:
@@ -345,7 +345,7 @@ class DrainingConnection:
 
 
 class Handshakes:
-    """The TLS handshakes of a listener, in a separate thread: each computes for milliseconds.
+    """The TLS handshakes of a listener, each of which takes milliseconds, in a separate thread.
 
     Any client can start as many handshakes as connections are allowed. Meanwhile the leading thread
     continues to serve streams, because a handshake releases the GIL while it computes. After each
@@ -355,7 +355,7 @@ class Handshakes:
 
     Args:
       name: the name of the thread, which starts with the first handshake.
-      failed: called with each connection whose handshake failed, in any thread.
+      failed: a function called in any thread with each connection whose handshake failed.
     """
 
     def __init__(self, name: str, failed: Callable[[ServerConnection], None]):

@@ -1,7 +1,7 @@
-"""One accepted socket of a listener, and its streams. Called by its threads.
+"""A connection accepted by a listener, and its streams.
 
-Only the leading thread receives. Any thread may send, with `lock` held, which also protects the
-half.
+Only the leading thread receives. Any thread can send while it holds `lock`, which also protects the
+state of the connection.
 """
 
 from __future__ import annotations
@@ -31,46 +31,47 @@ _log = logging.getLogger(__name__)
 _BUFFERS_AT_ONCE = 512
 
 _MAX_UNSENT = 1 << 22
-"""Bytes of answers that a client may leave unread before nothing more is read from it, and none
-of its requests is answered."""
+"""The maximum number of bytes of answers that a client can leave unread. Beyond this limit, nothing
+more is read from the client, and none of its requests is answered."""
 
 _PIECE_BYTES = 128
-"""The size of a piece of an answer besides its contents, in bytes."""
+"""The size of a piece of an answer in addition to its contents, in bytes."""
 
 _HICCUP_SECONDS = 0.004
-"""An answer that took longer counts as this: one alone, on a busy machine or with a reset, does not
-make a quick stream slow, but three do."""
+"""The maximum time, in seconds, that is counted for one answer. A single long answer, on a busy
+machine or with a reset, does not make a quick stream slow, but three long answers do."""
 
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _BOTH = select.EPOLLIN | select.EPOLLOUT
 
 
 class ServerConnection:
-    """A connection of a client.
+    """A connection of a client to the server.
 
     Args:
-      accepted: the socket, not blocking; an ssl.SSLSocket for TLS, whose handshake may be over.
-      address: the client's, in the syntax of gRPC.
+      accepted: the non-blocking socket. For TLS, it is an ssl.SSLSocket, whose handshake can be
+        over or not.
+      address: the client's address, in gRPC's syntax.
       half: the state of the connection.
-      poll: reports the readiness of the socket to the leading thread.
+      poll: the poll object that reports to the leading thread whether the socket is ready.
 
     Attributes:
-      address: as the argument.
-      half: as the argument.
-      lock: held while the half is changed and while something is sent.
+      address: the client's address, in gRPC's syntax.
+      half: the state of the connection.
+      lock: the lock that is held while `half` is changed and while bytes are sent.
       is_open: whether the socket is open.
-      is_encrypting: whether the TLS handshake is not over.
-      is_known: whether it has had a stream that the server accepted.
+      is_encrypting: whether the TLS handshake is still in progress.
+      is_known: whether the connection has had a stream that the server accepted.
       has_ended: whether the client has closed its end, or the connection is broken.
-      accepted_at: when it was accepted, in seconds of the monotonic clock.
-      unsent: approximate number of bytes that the socket did not accept.
-      taken_at: the last time the socket accepted bytes while some were unsent.
-      has_more: whether there may be input that the poll does not report.
-      is_queued: whether the leading thread will serve it without a report of the poll.
-      stalled: streams whose requests wait until the client receives earlier answers. Protected by
-        `lock`.
+      accepted_at: the time on the monotonic clock at which the connection was accepted.
+      unsent: the approximate number of bytes that the socket has not accepted yet.
+      taken_at: the last time at which the socket accepted bytes while others were unsent.
+      has_more: whether input might be available that the poll does not report.
+      is_queued: whether the leading thread will serve the connection without a report of the poll.
+      stalled: the streams whose requests wait until the client receives earlier answers. `lock`
+        protects them.
       served: the open streams.
-      alone: the only stream, if it has been answered, on a plain socket; None otherwise.
+      alone: the only stream of a plain socket, if it has been answered, or None.
     """
 
     def __init__(self, accepted: Any, address: str, half: ServerHalf, poll: select.epoll):
@@ -103,16 +104,17 @@ class ServerConnection:
 
     @property
     def is_clogged(self) -> bool:
-        """Whether the client leaves so much unread that it gets no further answers."""
+        """Whether the client has left so many bytes unread that it gets no further answers."""
         return self.unsent > _MAX_UNSENT
 
     def encrypt(self) -> bool | None:
-        """Continue the TLS handshake; called with the lock held, by any thread.
+        """Continue the TLS handshake. Call with the lock held, in any thread.
 
-        The poll tells once that the socket is ready for that, and again after this.
+        The poll reports only once that the socket is ready for the handshake. This call makes it
+        report again.
 
         Returns:
-          None if it is not over, False if it failed.
+          None if the handshake is still in progress, False if it failed, or True if it succeeded.
         """
         try:
             self._socket.do_handshake()
@@ -146,14 +148,14 @@ class ServerConnection:
             is_readable = self.has_more = not self._receive()
 
     def receive_request(self, served: ServedStream) -> bytes | None:
-        """Receive from a readable socket; usually one request.
+        """Receive from a readable socket, usually exactly one request.
 
         Args:
           served: the stream `alone`.
 
         Returns:
-          The request of this stream, if nothing else was received. Otherwise None: the input, if
-          any, is among the events of the half.
+          The request, if nothing else was received on the connection, or None. With None, any
+          input is among the events of `half`.
         """
         half, sending = self.half, self._sending
         framing = half.framing
@@ -185,7 +187,7 @@ class ServerConnection:
             return bytes(message)
 
     def _receive(self) -> bool:
-        """Receive once and parse it; False if there may be more at once."""
+        """Receive and parse once, and return False if TLS has buffered more input."""
         framing = self.half.framing
         buffers = framing.buffers()
         try:
@@ -207,7 +209,7 @@ class ServerConnection:
         return not (self._is_tls and framing.failure is None and self._socket.pending())
 
     def flush(self, is_writable: bool = False) -> None:
-        """Send as much as the socket accepts; called with the lock held.
+        """Send as many bytes as the socket accepts. Call with the lock held.
 
         Args:
           is_writable: whether the poll has reported that a full socket accepts bytes again.
@@ -257,10 +259,10 @@ class ServerConnection:
                 self._watch(select.EPOLLIN)
 
     def send_alone(self, call: ServerCall, answer: bytes) -> bool:
-        """Send an answer if nothing else waits to be sent; called with the lock.
+        """Send an answer if no other bytes wait to be sent. Call with the lock held.
 
         Returns:
-          Whether it was sent, or as much as the socket took; otherwise it is for `ServerCall.send`.
+          Whether the answer was sent or queued. If it was not, `ServerCall.send` must send it.
         """
         outbound = self._sending.outbound
         if outbound or not self.is_open:
@@ -286,12 +288,12 @@ class ServerConnection:
         return True
 
     def is_alone(self, served: ServedStream) -> None:
-        """Let a stream be answered alone from now on, if the socket is plain."""
+        """Make a stream the only one of the connection (`alone`), unless the socket uses TLS."""
         if not self._is_tls:
             self.alone = served
 
     def added(self, size: int) -> None:
-        """Count an answer that was queued behind unsent ones; called with the lock."""
+        """Count an answer that was queued behind unsent answers. Call with the lock held."""
         self.unsent += size
         if self.is_clogged:
             self._watch(select.EPOLLOUT)
@@ -303,9 +305,9 @@ class ServerConnection:
         self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
 
     def reset(self) -> None:
-        """Close the socket at once; called with the lock.
+        """Close the socket immediately, and discard unsent bytes. Call with the lock held.
 
-        The kernel's unsent bytes are lost, too; it would keep them while the client lives.
+        The kernel's unsent bytes are also discarded, which it would keep while the client lives.
         """
         if self.is_open:
             with contextlib.suppress(OSError):
@@ -317,7 +319,7 @@ class ServerConnection:
             self._socket.close()
 
     def close(self) -> None:
-        """Close the socket; called with the lock held. Unsent bytes are lost."""
+        """Close the socket, and discard unsent bytes. Call with the lock held."""
         if self.is_open:
             self._unregister()
             with contextlib.suppress(OSError):
@@ -326,10 +328,10 @@ class ServerConnection:
             self._socket.close()
 
     def part(self) -> tuple[Any, list[Any]]:
-        """End the connection, but leave the socket open; called with the lock.
+        """End the connection, but leave the socket open. Call with the lock held.
 
         Returns:
-          The socket, and the frames still to be sent.
+          The socket, and the frames that are still to be sent.
         """
         self.is_open = False
         last_words = list(self._sending.outbound)
@@ -342,7 +344,7 @@ class ServerConnection:
             self._poll.unregister(self._socket)
 
     def abandon(self) -> None:
-        """Close a forked child's copy of the socket; the connection is the parent's."""
+        """Close a forked child's copy of the socket, without affecting the parent's connection."""
         self.is_open = False
         self._socket.close()
 
@@ -353,16 +355,16 @@ class ServerConnection:
 
 
 class ServedStream:
-    """A stream and the call it answers. `condition` protects the state shared by two threads.
+    """A stream and its call. `condition` protects the state shared by two threads.
 
     Attributes:
-      blocked: the streams of its connection that wait for a window.
-      waiting: requests that its thread is to answer.
-      has_thread: whether another thread than the one that leads answers, or is to.
-      has_ended: whether the client sends no more.
-      is_gone: whether the client is gone.
-      stays: whether it goes on when the client sends no more.
-      seconds: how long its answers take on average.
+      blocked: the streams of the same connection that wait for a window.
+      waiting: the requests that the stream's thread is to answer.
+      has_thread: whether a thread other than the leading thread answers the stream, or is about to.
+      has_ended: whether the client has ended its half of the stream.
+      is_gone: whether the client has disconnected or has reset the stream.
+      stays: whether the stream continues after the client has ended its half.
+      seconds: the average time of the stream's answers, in seconds.
       waiting_bytes: the size of `waiting`, in bytes.
     """
 
@@ -415,7 +417,7 @@ class ServedStream:
         """Return the answer to a request, or the error that ends the stream, and count the time.
 
         Raises:
-          ElsewhereError: as `ServerStream.answer`.
+          ElsewhereError: another thread must answer the request (see `ServerStream.answer`).
         """
         begin = time.perf_counter()
         answer: bytes | StreamStatusError
@@ -436,14 +438,14 @@ class ServedStream:
         return answer
 
     def reply(self, answer: bytes | StreamStatusError, at_once: bool) -> bool:
-        """Queue an answer.
+        """Queue an answer to be sent to the client.
 
         Args:
-          answer: the result of `answer`.
-          at_once: whether to send it, too.
+          answer: the result of the method `answer`.
+          at_once: whether to send the answer immediately.
 
         Returns:
-          Whether the stream goes on.
+          Whether the stream continues.
         """
         connection, call = self.connection, self.call
         with connection.lock:

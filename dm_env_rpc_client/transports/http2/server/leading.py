@@ -1,15 +1,16 @@
 """The leader of a listener: the thread that reads requests, dispatches them and writes answers.
 
 One thread at a time leads, and in most servers no other thread ever runs. The leader is an owner
-(`system/owner_threads.py`): leading is a long call in its queue, and a bell wakes it for the other
-calls. Another thread takes the lead
+thread (`system/owner_threads.py`). Leading is a long call in the owner's queue, and a notification
+wakes the owner for its other calls. Another thread takes the lead in three cases:
 
-- when an answer has taken two ticks of the watching thread, which then leads itself;
-- when the answers of a world owned by the leading thread are slow on average;
-- when there is a request for an owner with quick worlds, and the leading thread has no worlds: that
-  owner leads.
+- An answer has taken two ticks of the watching thread. The watching thread then leads.
+- The answers of a world owned by the leading thread are slow on average.
+- A request arrives for an owner with quick worlds while the leading thread owns no worlds. The
+  owner of the quick worlds then leads.
 
-A former leader keeps its worlds. `answering.py` requests the last two changes.
+A former leader keeps its worlds. `answering.py` requests the change of the leader in the second and
+third case.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from dm_env_rpc_client.transports.http2.server.connection import ServedStream, S
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.005
-"""Interval, in seconds, of the watcher's checks; a thread whose answer it sees twice loses the
-lead."""
+"""The interval, in seconds, between the watching thread's checks. A leader that is in the same
+answer at two checks loses the lead."""
 
 _TAKEN_SECONDS = 1.0
-"""Maximum time, in seconds, that a former leader keeps working until another thread leads."""
+"""The maximum time, in seconds, that a former leader waits for another thread to lead."""
 
 _REST_SECONDS = 0.5
-"""The time, in seconds, without an answer after which the watcher waits to be woken."""
+"""The time, in seconds, without an answer after which the watching thread waits to be woken."""
 
 Inline: TypeAlias = tuple[ServedStream | None, bool]
-"""The leading thread's activity: its stream, if any, and whether it is in an answer."""
+"""The leading thread's activity: its stream, if any, and whether it is computing an answer."""
 
 
 class RelievedError(Exception):
@@ -47,22 +48,22 @@ class RelievedError(Exception):
 
 
 class Leader:
-    """The lead of a listener, which belongs to one thread at a time.
+    """The lead of a listener, which one thread at a time has.
 
-    The leading thread calls `enter` before work that may take long, and afterwards `leave`, which
-    returns whether it still leads.
+    The leading thread calls `enter` before work that can take long. Afterwards, it calls `leave`,
+    which returns whether the thread still leads.
 
     Args:
-      turn: waits for sockets and serves them; called by the leading thread. It may raise
-        RelievedError.
-      again: makes the leading thread check a connection again.
-      notify: wakes the leading thread from its wait for sockets.
+      turn: a function that waits for sockets and serves them, called by the leading thread. It can
+        raise RelievedError.
+      again: a function that makes the leading thread check a connection again.
+      notify: a function that wakes the leading thread from its wait for sockets.
 
     Attributes:
-      name: the listener's name, after which its threads are named.
-      owner: the leading thread; None while no thread leads.
-      is_stopped: whether no thread leads any more.
-      inline: the leading thread's activity, if it may take long.
+      name: the listener's name, from which the names of its threads are derived.
+      owner: the owner that leads, or None while no thread leads.
+      is_stopped: whether the lead has ended, so that no thread leads again.
+      inline: the leading thread's activity, if it can take long, or None.
       is_resting: whether the watching thread waits for a wake-up.
     """
 
@@ -97,18 +98,18 @@ class Leader:
         self._new_owner().put(self._lead)
 
     def stop(self) -> None:
-        """End the lead, and the thread that watches."""
+        """End the lead and the watching thread."""
         with self._lock:
             self.is_stopped = True
         self._rested.set()
 
     def is_held_by(self, owner: Owner | None) -> bool:
-        """Whether an owner still leads."""
+        """Return whether an owner still leads."""
         with self._lock:
             return self.owner is owner and not self.is_stopped
 
     def enter(self, served: ServedStream | None, is_answer: bool) -> None:
-        """Start a call that may take long."""
+        """Record the start of a call that can take long."""
         self.inline = (served, is_answer)
         # Checked only now: the watcher sets `is_resting` first and then checks `inline`.
         if self.is_resting:
@@ -120,7 +121,7 @@ class Leader:
         self._rested.set()
 
     def leave(self, owner: Owner | None) -> bool:
-        """End the answer begun by `enter`, and return whether its `owner` still leads."""
+        """Record the end of the call begun by `enter`, and return whether `owner` still leads."""
         with self._lock:
             leads = self.owner is owner
             if leads:
@@ -132,11 +133,11 @@ class Leader:
         """Pass the lead to another owner.
 
         Args:
-          other: that owner; None for a new one.
-          leading: this thread, which leads.
+          other: the owner to pass the lead to, or None for a new owner.
+          leading: the owner that leads, whose thread makes this call.
 
         Returns:
-          Whether this one leads still: the other one has ended, or no thread can be started.
+          Whether `leading` still leads, because `other` has ended or no thread can be started.
         """
         with self._lock:
             self._taken.clear()
@@ -155,14 +156,14 @@ class Leader:
             self.owner.run_waiting(self.run)
 
     def run(self, call: Callable[[], None], served: ServedStream | None = None) -> None:
-        """Make a call that may take long and is no answer.
+        """Call a function that can take long and does not compute an answer.
 
         Args:
           call: the function.
           served: the stream concerned, if any.
 
         Raises:
-          RelievedError: another thread leads when it is done.
+          RelievedError: another thread has taken the lead during the call.
         """
         owner = self.owner
         self.enter(served, False)
@@ -176,7 +177,7 @@ class Leader:
         return OwnerThread(f"{self.name} leads")
 
     def _take(self, owner: Owner) -> bool:
-        """Make this owner's thread the leader, or return False if another thread leads."""
+        """Make an owner the leader, or return False if another owner leads."""
         with self._lock:
             if self.owner is None:
                 self.owner, self.inline = owner, None
@@ -205,7 +206,7 @@ class Leader:
                 self._taken.wait(_TAKEN_SECONDS)
 
     def _take_turns(self, owner: Owner) -> None:
-        """Lead until the listener is stopped, or until something fails."""
+        """Lead until the listener is stopped or an error occurs."""
         try:
             while True:
                 if self.is_stopped:
@@ -222,7 +223,7 @@ class Leader:
     # The thread that watches.
 
     def _have_watched(self) -> None:
-        """Start a new thread that watches the leader."""
+        """Start the thread that watches the leader."""
         self._is_watched = True
         try:
             self._new_owner().put(self._watch_and_lead)
@@ -231,7 +232,7 @@ class Leader:
             _log.exception("no thread can be started; long answers delay the others")
 
     def _watch_and_lead(self) -> None:
-        """Take over as leader from a thread with a slow answer."""
+        """Watch the leader, and take the lead from it if an answer is slow."""
         owner = owner_threads.current()
         assert owner is not None
         found = self._watch()
@@ -243,12 +244,12 @@ class Leader:
         self._lead()
 
     def _watch(self) -> Inline | None:
-        """Wait until a call takes long, and then take the lead from its thread.
+        """Wait until a call of the leader takes long, and then take the lead from its thread.
 
-        If that is an answer, the thread that led goes on with the stream.
+        If the call computes an answer, the former leader continues with the stream.
 
         Returns:
-          What takes long; None if the listener is stopped.
+          The activity that takes long, or None if the listener is stopped.
         """
         seen: Inline | None = None
         answers, since = -1, time.monotonic()
@@ -276,7 +277,7 @@ class Leader:
         return None
 
     def _rest(self) -> None:
-        """Wait until there is something to watch again."""
+        """Wait until the leader starts a call that needs to be watched."""
         self._rested.clear()
         self.is_resting = True
         # Checked only now: the leading thread sets `inline` first and then checks `is_resting`.

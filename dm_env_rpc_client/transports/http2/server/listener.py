@@ -1,14 +1,14 @@
-"""A listener on plain sockets: one thread reads requests, dispatches them and writes the answers.
+"""A listener on plain sockets, with one thread that reads requests and writes answers.
 
 grpcio's server hands each message over between several threads, which takes 80 % of a cheap step.
-Here the thread that has read a request also answers it: the leader waits for all sockets, and in
-most servers it is the only thread that ever runs.
+In this listener, the thread that reads a request usually also answers it. The leading thread waits
+for all sockets, and in most servers it is the only thread that ever runs.
 
-Streams stay independent nevertheless: `answering.py` chooses the thread for a stream with slow
-answers, and `leading.py` the leader meanwhile.
+Streams do not delay each other: `answering.py` chooses the thread for a stream with slow answers,
+and `leading.py` chooses the thread that leads meanwhile.
 
-A request is answered only while the client reads its answers; otherwise it waits, and the client's
-window for requests stays closed. This bounds the memory that one client can occupy.
+A request is answered only while the client reads its answers. Otherwise the request waits, and the
+client's window for requests stays closed, which bounds the memory that one client can occupy.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _log = logging.getLogger(__name__)
 
 
 class Streams:
-    """The streams.
+    """The streams of a listener.
 
     Args:
       options: the streams to serve, and their limits.
-      changed: called when fewer are open.
+      changed: the condition that is notified when a stream is closed.
 
     Attributes:
-      room: the number of open streams, without those of the built-in services.
+      room: the count of open streams, except those of the built-in services.
     """
 
     def __init__(self, options: ListenerOptions, changed: InterruptibleCondition):
@@ -60,7 +60,7 @@ class Streams:
         self._changed = changed
 
     def open(self, connection: ServerConnection, call: ServerCall) -> None:
-        """Open a stream, or end the call with the reason; called by the leading thread."""
+        """Open a stream, or end the call with an error. Call in the leading thread."""
         try:
             served = self._served(connection, call)
         except StreamStatusError as error:
@@ -85,7 +85,9 @@ class Streams:
             served.is_unary, served.stays = own.is_unary, own.stays
             return served
         if call.path != PROCESS:
-            raise StreamStatusError("UNIMPLEMENTED", f"no such method; this server has {PROCESS}")
+            raise StreamStatusError(
+                "UNIMPLEMENTED", f"no such method; the only method of this server is {PROCESS}"
+            )
         self.room.enter(connection.address)
         try:
             stream = self._options.open_stream(Peer(connection.address, call.metadata))
@@ -99,7 +101,7 @@ class Streams:
         return served
 
     def close(self, served: ServedStream) -> None:
-        """Close a stream; called by the thread that answers it. A second call does nothing."""
+        """Close a stream in the thread that answers it. A second call does nothing."""
         with served.condition:
             if served.is_closed:
                 return
@@ -123,25 +125,29 @@ class Streams:
 
 
 _BATCH_SECONDS = 0.0001
-"""Maximum time, in seconds, that a small answer waits to be sent with others on its connection."""
+"""The maximum time, in seconds, that a small answer waits to be sent with other answers."""
 
 _BATCH_BYTES = 1 << 15
-"""Bytes beyond which answers are sent immediately, so that the client reads during the next step:
-0.95 of the time of 16 environments with uint8 84x84x4, 0.87 with float32."""
+"""The number of bytes beyond which answers are sent immediately, so that the client reads during
+the next step. For 16 environments with 84x84x4 observations, sending immediately takes 0.95 of the
+time with uint8, and 0.87 with float32."""
 
 _CLOSE_SECONDS = 5.0
-"""Time, in seconds, that `stop` waits for streams to be closed, when the grace is over."""
+"""The maximum time, in seconds, that `stop` waits after the grace period for streams to close."""
 
 _SHARE_SECONDS = 0.0003
-"""Maximum time, in seconds, of answering requests of one connection before the turn of others. It
-is also the share of all connections without a stream so far: anybody can open many of them, and
-make the server work with handshakes, requests without a token or health checks."""
+"""The maximum time, in seconds, for requests of one connection before other connections are served.
+The same limit applies to all connections together that have not had a stream yet. Anybody can open
+many such connections, and keep the server busy with handshakes, requests without a token or health
+checks."""
 
 _MORE_SOCKETS = 64
-"""Maximum number of sockets beyond the maximum number of streams, for clients without a stream."""
+"""The number of sockets allowed in addition to the maximum number of streams, for clients without
+a stream."""
 
 _MORE_STREAMS = 100
-"""Number of streams of a connection beyond the listener's limit, to refuse them with a reason."""
+"""The number of streams that a connection can have beyond the listener's limit, so that the server
+can refuse the additional streams with a reason."""
 
 _MAX_STREAMS_OF_CONNECTION = 4096
 
@@ -152,10 +158,10 @@ class Http2Listener(Listener):
     Args:
       options: the streams to serve, and their limits.
       address: `host:port` or `unix:path`; port 0 selects a free port.
-      tls: the context for TLS, with the ALPN protocol h2; None for plaintext.
+      tls: the TLS context with the ALPN protocol h2, or None for plaintext.
 
     Raises:
-      OSError: the address is in use, or does not belong to this machine.
+      OSError: the address is in use or is not an address of this machine.
     """
 
     def __init__(self, options: ListenerOptions, address: str, tls: ssl.SSLContext | None):
@@ -221,7 +227,7 @@ class Http2Listener(Listener):
     # The thread that leads.
 
     def _turn(self) -> None:
-        """Wait for sockets and serve the ready ones."""
+        """Wait for sockets to become ready, and serve them."""
         while self._commands:
             self._commands.popleft()()
         clients = self._clients
@@ -270,7 +276,7 @@ class Http2Listener(Listener):
             self._serve_strangers()
 
     def _serve_strangers(self) -> None:
-        """Serve unknown connections for a while, then rest if some are left."""
+        """Serve connections without a stream for a limited time, then rest if any are left."""
         ends = time.perf_counter() + _SHARE_SECONDS
         while self._strangers:
             connection, mask = self._strangers.popleft()
@@ -366,7 +372,7 @@ class Http2Listener(Listener):
             self._again(connection)
 
     def _again(self, connection: ServerConnection) -> None:
-        """Queue a connection for the leading thread, behind the others."""
+        """Queue a connection to be served again by the leading thread, after the others."""
         if not connection.is_queued:
             connection.is_queued = True
             if connection.is_known:
@@ -389,7 +395,7 @@ class Http2Listener(Listener):
                 connection.flush()
 
     def _is_idle(self) -> bool:
-        """Whether there is no stream, and no answer that was not sent; also when it is stopped."""
+        """Return whether no stream is open and no answer is unsent, or the listener is stopped."""
         if self._leader.is_stopped:
             return True
         return not self._streams.room.count and not any(
@@ -399,7 +405,7 @@ class Http2Listener(Listener):
         )
 
     def _end(self) -> None:
-        """Start closing: close the open resources. The rest follows once all streams are closed."""
+        """Start to close the listener; `_become_stopped` follows once all streams are closed."""
         self._clients.listening.close()
         self._clients.end_lingering()
         self._is_ending = True
@@ -420,7 +426,7 @@ class Http2Listener(Listener):
         self._bell.close()
 
     def after_fork_in_child(self) -> None:
-        """Abandon the parent's resources; called in the only thread of a forked child."""
+        """Abandon the parent's resources. Call in the only thread of a forked child."""
         self._changed = InterruptibleCondition()
         self._clients.abandon()
         self._poll.close()

@@ -233,8 +233,8 @@ def test_what_breaks_the_rules_is_named(name: str, size: int) -> None:
 
 
 LOST = {
-    "closed at once": (b"", "UNAVAILABLE", "before it said anything"),
-    "closed in its first frame": (frames.settings()[:7], "UNAVAILABLE", "before it said anything"),
+    "closed at once": (b"", "UNAVAILABLE", "before sending anything"),
+    "closed in its first frame": (frames.settings()[:7], "UNAVAILABLE", "before sending anything"),
     "closed": (greeting(), "UNAVAILABLE", "closed the connection"),
     "OK": (last(*frames.OK), "OK", "ended the stream"),
     "a status": (
@@ -274,7 +274,7 @@ LOST = {
     "gone": (
         greeting() + goaway(1, 0, b"restart"),
         "UNAVAILABLE",
-        "closed the connection; it said GOAWAY with NO_ERROR .restart.",
+        "closed the connection; it sent GOAWAY with NO_ERROR .restart.",
     ),
     "too large": (
         greeting() + data(grpc_message(b"")[:1] + struct.pack(">I", LIMIT + 1)),
