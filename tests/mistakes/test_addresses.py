@@ -63,7 +63,7 @@ NO_ADDRESSES = {
     "[]:50051": "the host is missing",
     "local host:50051": "'local host' is not a valid host",
     "local\0host:50051": "is not a valid host",
-    "::1:50051": "an IPv6 address is in brackets",
+    "::1:50051": "write IPv6 addresses in brackets",
     "localhost:50051:50052": "a host contains no colons",
     "unix:": PATH,
     "unix://": PATH,

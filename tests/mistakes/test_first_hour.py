@@ -201,7 +201,7 @@ def test_another_grpc_service_is_told_as_such_in_the_first_words(
     with pytest.raises((ConnectionLostError, ProtocolError)) as caught:
         ASKS[ask](other_service, transport)
     text = str(caught.value)
-    assert text.startswith(f"the server at {other_service} does not speak dm_env_rpc: it answers ")
+    assert text.startswith(f"the server at {other_service} does not speak dm_env_rpc: it answered ")
     assert "UNIMPLEMENTED" in text
     assert "check the address" in text
     assert "which answer" not in text

@@ -70,7 +70,7 @@ class HandshakeError(ConnectionError):
                 f"{_CLIENT_CERTIFICATE}"
             )
         elif "WRONG_VERSION_NUMBER" in reason:
-            reason = "this connection uses TLS, but the server does not"
+            reason = "the server does not speak TLS, but this connection uses TLS"
         else:
             reason += _meaning(reason)
         super().__init__(reason)

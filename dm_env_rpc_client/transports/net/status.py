@@ -96,7 +96,7 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
     if code == "UNIMPLEMENTED":
         return ProtocolError(
             f"the server at {address} does not speak dm_env_rpc: it answered UNIMPLEMENTED "
-            f"({text}) to {PROCESS}; check that the address and port are those of the environment"
+            f"({text}) to {PROCESS}; check the address and port of the environment"
         )
     return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
 

@@ -198,7 +198,7 @@ class ClientHalf(Role):
             # DATA before the headers is a violation, so only now.
             self.framing.receiving[stream] = call.assembler
         elif not ends_stream:
-            raise ViolationError("sent headers in the middle of a stream")
+            raise ViolationError("sent headers in the middle of the stream")
         if ends_stream:
             self._end(call, fields)
 
@@ -211,7 +211,7 @@ class ClientHalf(Role):
         if call is None:
             raise ViolationError(f"sent {kind} on stream {stream}")
         if kind == "DATA" and not call.has_headers and call.failure is None:
-            raise ViolationError("sent DATA before the response headers")
+            raise ViolationError("sent DATA before the headers")
 
     def end_stream(self, stream: int, code: int) -> None:
         call = self._streams.get(stream)

@@ -307,7 +307,8 @@ class ServerConnection:
     def reset(self) -> None:
         """Close the socket immediately, and discard unsent bytes. Call with the lock held.
 
-        The kernel's unsent bytes are also discarded, which it would keep while the client lives.
+        Resetting the connection also discards the kernel's unsent bytes, which the kernel would
+        otherwise keep while the client lives.
         """
         if self.is_open:
             with contextlib.suppress(OSError):

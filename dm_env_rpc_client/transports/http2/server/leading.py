@@ -229,7 +229,9 @@ class Leader:
             self._new_owner().put(self._watch_and_lead)
         except RuntimeError:
             self._is_watched = False
-            _log.exception("no thread can be started; long answers delay the others")
+            _log.exception(
+                "cannot start a thread; long answers of one stream will delay the other streams"
+            )
 
     def _watch_and_lead(self) -> None:
         """Watch the leader, and take the lead from it if an answer is slow."""
