@@ -202,7 +202,7 @@ class AsyncConnection(BaseConnection):
 
 @takes(ConnectOptions)
 async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> AsyncConnection:
-    """Connect to a server at an address with asyncio; arguments and errors are as in `connect`."""
+    """Connect with asyncio to the server at an address, with the same errors as `connect`."""
     check_keywords(connect_async, connecting)
     options = ConnectOptions(**connecting)
     return await open_connection_async(options.endpoint(address), options)
