@@ -73,7 +73,7 @@ NO_ADDRESSES = {
     "http://localhost:50051": "remove 'http://'",
     "HTTPS://localhost:50051": "remove 'HTTPS://'",
     "grpc://localhost:50051": "remove 'grpc://'",
-    "gymnasum://CartPole-v1": "no addresses of the scheme 'gymnasum:'",
+    "gymnasum://CartPole-v1": "does not support the address scheme 'gymnasum:'",
 }
 
 ADDRESSES = [
