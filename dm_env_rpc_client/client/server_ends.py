@@ -22,7 +22,7 @@ _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDic
 
 
 def watch(address: str, server: WatchedServer) -> None:
-    """Explain in the errors of lost connections how the server at an address ended."""
+    """Add an explanation of how the server at an address ended to lost-connection errors."""
     _servers[address] = server
 
 

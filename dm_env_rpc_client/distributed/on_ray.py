@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
-"""The default options of actors, which are empty."""
+"""The default options of an actor: none."""
 
 _END_SECONDS = 5.0
 
@@ -167,7 +167,7 @@ class RayServers:
 
 
 class _Host:
-    """The actor of one server."""
+    """The actor that runs one server."""
 
     def __init__(self) -> None:
         self._server: Server | None = None

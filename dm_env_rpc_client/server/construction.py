@@ -173,7 +173,7 @@ def _construct_row(
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
-    """Create a row of a world that is owned by the thread with the identifier `thread`."""
+    """Create a row of a world; the thread with the identifier `thread` owns the row."""
     made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())

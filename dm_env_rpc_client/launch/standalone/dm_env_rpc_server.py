@@ -2865,7 +2865,7 @@ def _imported(reference: str) -> Any:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Serve the environment of the command line until SIGTERM or Ctrl-C; see `--help`.
+    """Serve the environment given on the command line until SIGTERM or Ctrl-C; see `--help`.
 
     Returns the exit code: 0 if all environments were closed, otherwise 143 or 130.
     """
