@@ -80,7 +80,7 @@ WHEN_STARTED = {
     "unknown_event": "event 0: has id 2; there are 2 types",
     "null_event_observations": "event 0: has 3 observations and a null pointer",
     "negative_event_observations": "event 0: has -3 observations",
-    "large_events": "event 0: observation 1: takes 134217728 bytes; together with those before it",
+    "large_events": "event 0: observation 1: takes 134217728 bytes; with the earlier values",
 }
 
 WHEN_STEPPED = {
