@@ -87,7 +87,7 @@ STATED = [
     Stated(TIMEOUTS, r"until it is destroyed \| (\d+) s",
            default(server.serve, "idle_world_seconds")),
     Stated("docs/how-to/launch.md", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
-    Stated("docs/how-to/serve.md", r"if that lasts for (\d+) s", worker_pool._STOPPED_SECONDS),
+    Stated("docs/how-to/serve.md", r"stays stopped for (\d+) s", worker_pool._STOPPED_SECONDS),
     Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_settings.MAX_ROWS),
     Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",
            streams.MAX_MESSAGE_BYTES / MIB),

@@ -95,7 +95,7 @@ DIFFERENT: Sequence[Different] = [
     ),
     Different(
         "how-to/old-simulators.md",
-        "environments of any version of gym and Gymnasium",
+        "environments from any version of gym or Gymnasium",
         ["one file, Remote-v0"],
         ["returns four values", "returns an observation alone"],
         _taken_as_of_gym,
@@ -135,7 +135,7 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
         (way, "agents: a value that does not fit"): (
             "how-to/pettingzoo.md",
             (
-                "`AgentsFailedError` reports the agent and the cause; all streams are ended and "
+                "`AgentsFailedError` reports the agent and the cause; all streams are closed and "
                 "the world is destroyed."
             ),
         )

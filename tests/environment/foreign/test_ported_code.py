@@ -290,12 +290,12 @@ def test_make_has_extensions_of_its_own_connection() -> None:
 DIFFERENCES = {
     "the errors that replace those of gRPC": "`grpc.RpcError`, `StopIteration`",
     "closing an AsyncConnection": "`await connection.close()` or `async with`",
-    "close that does not raise": "`close` of connections and environments raises nothing",
+    "close that does not raise": "connections and environments never raise an exception",
     "FIRST without a discount": "A FIRST TimeStep never has a discount",
     "what bypasses a replaced send": "A program may replace `connection.send`",
     "callbacks after the world is destroyed": "`env.on_close` are called afterwards",
     "a connection of one's own": "a subclass may assign its own",
-    "extensions from a connection": "`extensions=` may be a function of the connection",
+    "extensions from a connection": "`extensions=` may be a function that takes the connection",
     "names that do not exist": "`UnknownNameError`, also a KeyError",
 }
 
