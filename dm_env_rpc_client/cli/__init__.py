@@ -1,4 +1,4 @@
-"""The command `dm-env-rpc`, whose usage is shown by `dm-env-rpc --help`.
+"""The command `dm-env-rpc`; `dm-env-rpc --help` shows how to use it.
 
 The guide is `docs/reference/command-line.md`.
 """

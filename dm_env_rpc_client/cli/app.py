@@ -1,4 +1,4 @@
-"""The command line, with all commands, `--version` and `-h`."""
+"""The command-line program, with all its commands, `--version` and `-h`."""
 
 from __future__ import annotations
 

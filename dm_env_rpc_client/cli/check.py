@@ -134,7 +134,7 @@ def _run(server: options.Server, only: str, as_json: bool) -> list[Result]:
 
 
 class _Lines:
-    """A printer of results that condenses consecutive skips with the same reason.
+    """Prints results, and condenses consecutive skips that have the same reason.
 
     Args:
       out: the console.
@@ -146,7 +146,7 @@ class _Lines:
         self._more = 0
 
     def add(self, result: Result) -> None:
-        """Print a result, but only count a skip for the same reason as the previous skip."""
+        """Print a result, or only count it if it repeats the previous skip and its reason."""
         outcome = result.outcome.value
         if outcome == "skipped" and result.reason == self._reason:
             self._more += 1

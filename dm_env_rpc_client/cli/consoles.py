@@ -1,7 +1,7 @@
 """Output of all commands to terminals, files and pipes.
 
 This module escapes text from servers and files, so that only the styles and cursor movements of
-`rich` control the terminal. With `--json`, the text is escaped by the rules of JSON.
+`rich` control the terminal. With `--json`, the text is escaped according to the rules of JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dm_env_rpc_client.plain_text import one_line, printable
 
 
 class Console(rich.console.Console):
-    """A console whose text cannot control the terminal.
+    """A console that lets no text control the terminal.
 
     Args:
       **options: as for `rich.console.Console`.
@@ -50,7 +50,7 @@ console = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def cell(value: Any) -> str:
-    """Return a value as one line of text for a table or tree of `rich`."""
+    """Return a value as one line of text for a `rich` table or tree."""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return rich.markup.escape(one_line(text))
 
@@ -85,7 +85,7 @@ def progress(
     screen: rich.console.Console = console,
     is_shown: bool = True,
 ) -> rich.progress.Progress:
-    """Return a context manager that shows a progress bar, if the output is a terminal."""
+    """Return a context manager that shows a progress bar if the output is a terminal."""
     return rich.progress.Progress(
         rich.progress.TextColumn("{task.description}"),
         rich.progress.BarColumn(),

@@ -1,4 +1,4 @@
-"""Reporting of errors in one line, with a stable exit code and without a traceback.
+"""Reports each error in one line, with a stable exit code and without a traceback.
 
 The environment variable `DM_ENV_RPC_TRACEBACK=1` shows the traceback before the line with the
 error. `DM_ENV_RPC_LOG=debug` shows the whole log of the package.
@@ -32,7 +32,7 @@ TERMINATED = 143
 TRACEBACK_VARIABLE = "DM_ENV_RPC_TRACEBACK"
 
 LOG_VARIABLE = "DM_ENV_RPC_LOG"
-"""The environment variable with the minimum level of printed log records, such as "debug"."""
+"""The environment variable that sets the lowest log level to print, such as "debug"."""
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -64,7 +64,7 @@ def end_in_order() -> None:
 
 
 def what_stops() -> str:
-    """Return how to stop this command: "Ctrl-C", or "SIGTERM" if SIGINT is ignored.
+    """Return what stops this command: "Ctrl-C", or "SIGTERM" if SIGINT is ignored.
 
     A shell without job control starts background processes with SIGINT ignored.
     """
@@ -101,14 +101,14 @@ def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
 
 
 def ignore_signals_to_end() -> None:
-    """Ignore further termination signals during cleanup, because signals often come in groups."""
+    """Ignore further termination signals during cleanup, because signals often come in bursts."""
     for number in _SIGNALS_TO_END:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Convert an exception of a command to one line on stderr and an exit code."""
+    """Turn an exception raised by a command into one line on stderr and an exit code."""
     try:
         yield
     except (typer.Exit, SystemExit):

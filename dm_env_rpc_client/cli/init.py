@@ -77,7 +77,7 @@ def init(*, project: _Project) -> None:
 
 
 def _installing() -> dict[str, str]:
-    """Return the install commands of this package by their placeholders in the templates."""
+    """Return the commands that install this package, by their placeholders in the templates."""
     name = f"{DISTRIBUTION}[cli]"
     if version.PUBLISHED:
         image = f'RUN pip install --no-cache-dir "{name}"'

@@ -91,7 +91,7 @@ def _form(env: Any) -> str | None:
 
 
 def describe(spec: specs.Array) -> dict[str, Any]:
-    """Return a spec as JSON, with each bound as one number or as nested lists for all elements."""
+    """Return a spec as JSON, where each bound is one number or nested lists for all elements."""
     from dm_env import specs
 
     from dm_env_rpc_client.tensors.displays.spec_tables import dtype_text

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.transports.net.credentials import Tls
 
 CATCH = "python:dm_env_rpc_client.server:Catch"
-"""The default server of commands that are called without an address."""
+"""The server for commands that are called without an address."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
@@ -82,16 +82,16 @@ def option(field: str) -> Any:
 
 
 class Group:
-    """Base class of dataclasses whose fields are the options in one parameter of a command."""
+    """Base class of dataclasses that combine several options in one parameter of a command."""
 
     def ready(self) -> contextlib.AbstractContextManager[Self]:
-        """Return a context with the options ready for use."""
+        """Return a context manager that yields the options ready for use."""
         return contextlib.nullcontext(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access(Group):
-    """Security options of a command's connections."""
+    """Security options for a command's connections."""
 
     insecure: bool = False
     tls_ca: str | None = None
@@ -147,7 +147,7 @@ class Server(Access):
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[Self]:
-        """Return a context with the server, launched first if `address` specifies a launch."""
+        """Return a context manager for the server, which is launched if `address` says so."""
         if not is_launch(self.address):
             yield self
             return
@@ -193,14 +193,14 @@ class Server(Access):
         )
 
     def _connecting(self, **options: Any) -> dict[str, Any]:
-        """Return the arguments for `connect`; raise errors like `check_address` and `secured`."""
+        """Return arguments for `connect`; raise the errors of `check_address` and `secured`."""
         self.check_address()
         timeouts = {"timeout": self.timeout, "request_timeout": self.timeout}
         return {**timeouts, **self.secured(), **options}
 
     @contextlib.contextmanager
     def connection(self, **options: Any) -> Iterator[Connection]:
-        """Return a context with a connection; raise errors like `check_address` and `connect`.
+        """Return a context manager for a connection; see `check_address` and `connect` for errors.
 
         Args:
           **options: arguments of `connect` that override the command line.
@@ -230,7 +230,7 @@ class World(Server):
 
     @contextlib.contextmanager
     def environment(self, **options: Any) -> Iterator[DmEnvAdaptor]:
-        """Return a context with the environment.
+        """Return a context manager for the environment.
 
         At the end of the context, the agent leaves the world. A world created by this command is
         destroyed.
@@ -259,7 +259,7 @@ class World(Server):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorldOrCatch(World):
-    """A world, which runs an example game if no address is given.
+    """A world that runs an example game if no address is given.
 
     Attributes:
       address: Address of the server, such as localhost:50051; or process:COMMAND, docker:IMAGE or
@@ -324,7 +324,7 @@ def _option_named(name: str) -> Any:
 
 
 def check_listening_address(address: str, access: Access) -> None:
-    """Check the form of a listening address, and that listening at it is allowed.
+    """Check the form of a listening address, and that listening on it is allowed.
 
     Raises:
       UsageError: the form is wrong, or other machines can reach the address and plaintext was not

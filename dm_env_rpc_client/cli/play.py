@@ -38,7 +38,7 @@ _SIDE, _LARGEST_SIDE = 640, 1280
 """The usual and the maximum length of the longer side of the window, in pixels."""
 
 _POLLS = 60
-"""The number of times per second that keys are polled while each step waits for a key."""
+"""How many times per second keys are polled while a step waits for a key."""
 
 _REPEAT_MS = 300, 50
 """The delay before a held key repeats and the interval between repeats, in milliseconds."""
@@ -79,7 +79,7 @@ class _World(options.WorldOrCatch):
 
 @options.with_options
 def play(*, playing: _Playing, world: _World) -> None:
-    """Play an environment in a window, with the keyboard. Needs the extra play.
+    """Play an environment in a window with the keyboard. Needs the extra play.
 
     Keys are derived from the action specs and printed; space steps without a key. Escape, or
     closing the window, ends the game. Of a batched world, one row is shown; all rows take the same
@@ -102,7 +102,7 @@ def play(*, playing: _Playing, world: _World) -> None:
 
 
 def _open_display() -> None:
-    """Raise UsageError if there is no screen for a window."""
+    """Raise UsageError if there is no screen to open a window on."""
     import pygame
 
     try:
@@ -229,7 +229,7 @@ def _play(
 def _bind(
     specs: Mapping[str, Any], texts: Iterable[str]
 ) -> tuple[dict[str, list[Change]], dict[str, Any]]:
-    """Return the effects of keys by pygame's key names, and the action if no key is pressed.
+    """Return each key's effects by its pygame name, and the action when no key is pressed.
 
     Raises:
       UsageError: a text of `--keys` is malformed, or names an unknown key.

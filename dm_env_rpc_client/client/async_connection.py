@@ -103,7 +103,7 @@ class AsyncConnection(BaseConnection):
         interpret: Callable[[Any], Any] | None,
         timeout: float | None = None,
     ) -> Any:
-        """Send a request, wait for its answer, and return the result made from it.
+        """Send a request, wait for its answer, and return a result made from the answer.
 
         Args:
           request: as for `send`.
@@ -209,7 +209,7 @@ async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> 
 
 
 async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> AsyncConnection:
-    """Connect as `connect_async` does, given an endpoint and options."""
+    """Connect as `connect_async` does, but to an endpoint and with prepared options."""
     stream = await open_stream_async(endpoint, options.timeout, answer_memory)
     connection = AsyncConnection(
         stream, request_timeout=options.request_timeout, limits=options.limits

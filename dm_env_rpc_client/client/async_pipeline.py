@@ -1,11 +1,11 @@
-"""The pipeline for coroutines, with requests and answers on one stream of one event loop.
+"""The pipeline for coroutines: requests and answers on one stream in one event loop.
 
 The event loop watches the socket even while no request is pending, so it notices an unrequested
 answer immediately. The event loop's callback refers to the pipeline and not to the connection, so
 an unreferenced connection can be freed.
 
-The pipelines for threads and for coroutines use the same kind of stream, driven here by the event
-loop. The pipeline for threads is more complicated, because waiting threads take turns reading.
+The pipeline for threads uses the same kind of stream, but is more complicated: there, waiting
+threads take turns reading the stream, whereas here the event loop drives it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _LOOK_SECONDS = 1.0
 """The interval, in seconds, between checks for a silent server while an answer is awaited."""
 
 _AGAIN_SECONDS = 0.01
-"""The interval, in seconds, for polling a stream that has no event to wait for, such as while a
-recording is behind."""
+"""The interval, in seconds, for polling a stream while there is no event to wait for, such as when
+a recorder has fallen behind."""
 
 
 class AsyncPipeline:
@@ -198,7 +198,7 @@ class AsyncPipeline:
             pass  # The loop of a grpc.aio.Channel is closed.
 
     def after_fork_in_child(self) -> None:
-        """Fail all requests in a forked child, leaving the parent's stream unaffected."""
+        """Fail all requests in a forked child without affecting the parent's stream."""
         parent, self._pid = self._pid, os.getpid()
         self._is_closed = True
         # First: the selector is shared with the parent, and a socket closed here is not in it.
@@ -252,7 +252,7 @@ class AsyncPipeline:
             self._soon = self._later(_AGAIN_SECONDS, self._on_ready)
 
     def _watch(self, events: int) -> None:
-        """Make the event loop watch the descriptor for exactly the given events."""
+        """Make the event loop watch the descriptor for the given events and no others."""
         changed = events ^ self._events
         loop = self._loop
         if not changed or loop is None or loop.is_closed():
@@ -275,7 +275,7 @@ class AsyncPipeline:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
     def _look(self) -> None:
-        """Check for a silent server while an answer is awaited."""
+        """Check whether the server is silent while an answer is awaited."""
         self._looking = None
         if self._is_aborted or not self._pipeline.fifo:
             return
@@ -319,7 +319,7 @@ class AsyncPipeline:
         self._on_ready()
 
     async def _wait_for_room(self, pending: Pending) -> None:
-        """Wait until `pending` can be pushed or is done, in first-come, first-served order."""
+        """Wait, first come, first served, until `pending` can be pushed or is done."""
         is_woken = False
         while pending.outcome is None and (
             (self._line and not is_woken) or not self._pipeline.has_room(pending.size)
@@ -336,7 +336,7 @@ class AsyncPipeline:
             is_woken = True
 
     def _admit_next(self) -> None:
-        """Wake the first request in line, which wakes the next one after being pushed."""
+        """Wake the first request in line; once pushed, it wakes the next one."""
         while self._line and self._pipeline.has_room(0):
             # First come, first served: actions keep the order in which they were sent.
             turn = self._line.popleft()

@@ -25,7 +25,7 @@ CLOSE_SECONDS = 1.0
 def checked_timeout(
     channel: object, request_timeout: float | None, limits: Limits | None
 ) -> float | None:
-    """Check the arguments of a connection before its stream begins.
+    """Check a connection's arguments before its stream begins.
 
     Args:
       channel: as for `Connection`.
@@ -51,7 +51,7 @@ class Requests(Protocol):
 
     @property
     def address(self) -> str:
-        """The name of the server in error messages."""
+        """The server's name in error messages."""
 
     @property
     def poisoned_by(self) -> BaseException | None:
@@ -72,7 +72,7 @@ class BaseConnection(abc.ABC):
 
     _pipeline: Requests
     _finalizer: weakref.finalize[..., object]
-    """The finalizer, which ends an unclosed connection."""
+    """The finalizer, which ends the connection if it is never closed."""
 
     _tap: Tap | None = None
     """The recorder of the connection, which finishes writing before `close` returns."""

@@ -35,7 +35,7 @@ class LaunchedKeywords(ReachKeywords, total=False):
 
 
 class ConnectKeywords(LaunchedKeywords, total=False):
-    """The keyword arguments of `connect`, which are the typed fields of `ConnectOptions`."""
+    """The keyword arguments of `connect`, with the names and types of `ConnectOptions` fields."""
 
     timeout: float | None
     request_timeout: float | None
@@ -44,7 +44,7 @@ class ConnectKeywords(LaunchedKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectOptions(ReachOptions):
-    """Connection options, which are the arguments of `connect` except the address.
+    """Connection options: all arguments of `connect` except the address.
 
     Validated on creation; `endpoint` validates whatever depends on the address.
 
@@ -69,7 +69,7 @@ class ConnectOptions(ReachOptions):
 
     @property
     def of_launched(self) -> LaunchedKeywords:
-        """These options without recording, for probing a launched server."""
+        """These options without recording, used to probe a launched server."""
         return {**self.reaching, "limits": self.limits}
 
     @functools.cached_property

@@ -89,7 +89,7 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
 
 
 def open_connection(endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """Connect as `connect` does, given an endpoint and options."""
+    """Connect as `connect` does, but to an endpoint and with prepared options."""
     return connect_with(None, endpoint, options)[0]
 
 
@@ -118,7 +118,7 @@ def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -
 
 
 def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
-    """Open another connection to the server of an existing connection."""
+    """Open another connection to the server that an existing connection uses."""
     return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
 
 

@@ -4,11 +4,11 @@ A connection has no reader thread. One of the waiting threads leads: it reads an
 answer with its request. Once the leading thread has its own answer, it wakes a sleeping thread,
 which then leads. Therefore a single thread that sends and waits reads its own answer, without a
 hand-over between threads. The `result()` method of a future reads in the same way as a waiting
-thread. A separate thread (`futures.py`) reads only while no other thread does, for futures that
-are awaited without `result()`.
+thread. For futures that are awaited without `result()`, a separate thread (`futures.py`) reads
+while no other thread does.
 
-The locks of a connection are plain `threading.Lock`s in `with` statements, which a
-KeyboardInterrupt cannot leave locked, unlike a Condition and everything built on one. An interrupt
+The locks of a connection are plain `threading.Lock`s in `with` statements. A KeyboardInterrupt
+cannot leave them locked, as it can a Condition and everything built on one. An interrupt
 between writing a request and receiving its outcome poisons the connection.
 """
 
@@ -202,7 +202,7 @@ class Connection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Send a request, whose answer the caller awaits with `wait` in the same thread.
+        """Send a request; the caller then calls `wait` for the answer in the same thread.
 
         Cheaper than `submit`, which creates a future.
 
@@ -223,7 +223,7 @@ class Connection(BaseConnection):
         return pending
 
     def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
-        """Register a request as `start` does, if it was sent when the stream was opened."""
+        """Register, as `start` does, a request that was sent when the stream was opened."""
         pending = self._pending(request, None, timeout)
         self._pipeline.push((pending,))
         return pending
@@ -367,7 +367,7 @@ class Connection(BaseConnection):
         )
 
     def has_unread(self) -> bool:
-        """Whether an unread answer, or the end of the connection, has arrived.
+        """Whether an unread answer or the end of the connection has arrived.
 
         Returns:
           True if reading would return or raise at once.
@@ -376,7 +376,7 @@ class Connection(BaseConnection):
         return self._stream.has_unread()
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Return the socket shared with other connections and this connection's number on it.
+        """Return the socket that connections share, and this connection's number on that socket.
 
         The socket reports which connections have something to read, so that they need not be
         polled one by one; see `SharedSocket`. None if the connection has its own socket.
@@ -527,7 +527,7 @@ class Connection(BaseConnection):
             raise
 
     def _send_rest(self, pending: Pending) -> None:
-        """Read until the server has received all of a request, which prevents a deadlock."""
+        """Read until the server has received all of a request, to prevent a deadlock."""
         while self._stream.has_unsent() and pending.outcome is None:
             if self._lead(pending, pending.deadline, until_sent=True):
                 self._wake_sleeper()
@@ -585,7 +585,7 @@ class Connection(BaseConnection):
             self._wake_sleeper()
 
     def _read_in_turn(self, until: float) -> bool:
-        """Read an answer, unless another thread is reading or waiting; see `FuturesThread`."""
+        """Read an answer if no other thread is reading or waiting; see `FuturesThread`."""
         wake = self._futures.wake
         is_turn = self._sleepers.add(wake)
         oldest = self._pipeline.oldest
@@ -596,7 +596,7 @@ class Connection(BaseConnection):
         return True
 
     def _lead(self, pending: Pending, deadline: float | None, until_sent: bool = False) -> bool:
-        """Read until `pending` is done, sent or late, or return False if another thread reads."""
+        """Read until `pending` is done, sent or late; return False if another thread reads."""
         me = threading.get_ident()
         # `interpret` runs in the reading thread and may itself wait: a reward computed by an
         # adaptor may read a property.
@@ -684,7 +684,7 @@ class Connection(BaseConnection):
             self._after_fork_in_child()
 
     def _after_fork_in_child(self) -> None:
-        """Fail all requests in a forked child, leaving the parent's stream unaffected."""
+        """Fail all requests in a forked child without affecting the parent's stream."""
         parent = self._pid
         self._make_locks()
         self._is_closed = True

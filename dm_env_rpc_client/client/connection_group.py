@@ -1,4 +1,4 @@
-"""Connections to one server on shared sockets, for environments stepped by one thread."""
+"""Connections that share sockets to one server, for environments stepped by one thread."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ConnectionGroup:
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
     def open(self) -> Connection:
-        """Open another connection, raising the errors of `connect`. Any thread can call this."""
+        """Open another connection, from any thread; raises the errors of `connect`."""
         return self.open_with(None)[0]
 
     def open_with(
         self, first: envelopes.Request | None, first_timeout: float | None = None
     ) -> tuple[Connection, Pending | None]:
-        """Open a connection with a first request and an answer timeout; see `connect_with`."""
+        """Open a connection and send a first request, with a timeout; see `connect_with`."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_usable:
@@ -72,7 +72,7 @@ class ConnectionGroup:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context that buffers one thread's requests on all connections until its end."""
+        """Return a context manager that buffers one thread's requests until the context ends."""
         try:
             self.cork()
             yield

@@ -1,4 +1,4 @@
-"""The future of a request, which can read answers itself, and a thread that completes futures."""
+"""Futures of requests, which can read answers themselves, and a thread that completes futures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dm_env_rpc_client.system.locks import make_rlock
 _log = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 1.0
-"""The time, in seconds, that the futures thread waits for another future before it ends."""
+"""How long, in seconds, the idle futures thread waits for another future before it ends."""
 
 _LOOK_SECONDS = 1.0
 """The interval, in seconds, at which the thread checks its futures even if nothing is read."""
@@ -99,7 +99,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return f"<{type(self).__name__} for {self.pending.field}: {state}{raised}>"
 
     def complete(self) -> None:
-        """Deliver the outcome of the request to its waiter. A second call does nothing."""
+        """Deliver the outcome to all that wait for the future. A second call does nothing."""
         assert self.pending.outcome is not None, "the request is still pending"
         result, error = self.pending.outcome
         try:
@@ -111,7 +111,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
             pass
 
     def after_fork_in_child(self) -> None:
-        """Complete the futures of a forked child, leaving callbacks and waiters to the parent."""
+        """Complete the future in a forked child, leaving callbacks and waiters to the parent."""
         super().__init__()  # A thread of the parent may have held the lock.
         self.complete()
 
@@ -141,7 +141,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
 
 
 class FuturesThread:
-    """The daemon thread that completes futures without a reader, and calls callbacks.
+    """The daemon thread that completes futures nobody reads for, and calls their callbacks.
 
     It reads while no other thread reads or waits. It starts on demand and ends after a second
     without work.
@@ -207,7 +207,7 @@ class FuturesThread:
         self.wake()
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread to end, unless called by the thread itself."""
+        """Wait for the thread to end, or return at once if called by the thread itself."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)

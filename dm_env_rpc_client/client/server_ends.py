@@ -1,4 +1,4 @@
-"""How servers launched by this process ended, for the errors of lost connections to them."""
+"""Explains lost connections to servers launched by this process by how the servers ended."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDic
 
 
 def watch(address: str, server: WatchedServer) -> None:
-    """Add an explanation of how the server at an address ended to lost-connection errors."""
+    """Explain lost-connection errors for an address by how the server there ended."""
     _servers[address] = server
 
 
 def unwatch(address: str, server: WatchedServer) -> None:
-    """End `watch`, unless another server has since been launched at the address."""
+    """Undo `watch`, unless another server has since been launched at the address."""
     if _servers.get(address) is server:
         del _servers[address]
 

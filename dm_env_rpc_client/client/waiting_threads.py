@@ -1,4 +1,4 @@
-"""The sleeping threads of a connection, each woken for its answer or for its turn to read."""
+"""A connection's sleeping threads, each woken when its answer or its turn to read comes."""
 
 from __future__ import annotations
 

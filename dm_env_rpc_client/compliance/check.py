@@ -1,4 +1,4 @@
-"""The class of checks, each with a test function and the clause of the protocol that it tests."""
+"""The class of checks, each of which has a test function and the protocol clause it tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dm_env_rpc_client.compliance.trial import Trial
 
 
 def _no_test(trial: Trial) -> None:
-    """Ignore a trial, as a placeholder for the test function of a check."""
+    """Do nothing with `trial`; a placeholder for the test function of a check."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Check:
 
 
 overview = functools.partial(Check, "protocol overview")
-"""A factory of decorators for checks of clauses in the protocol overview."""
+"""Makes decorators for checks of clauses in the protocol overview."""
 
 reference = functools.partial(Check, "protocol reference")
-"""A factory of decorators for checks of clauses in the protocol reference."""
+"""Makes decorators for checks of clauses in the protocol reference."""

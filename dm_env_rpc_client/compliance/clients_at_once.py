@@ -1,6 +1,6 @@
-"""Measurement of how many clients a server accepts at once, in one world and in several.
+"""Measures how many clients a server accepts at once, in one world and in several.
 
-The number of clients is measured and not checked, because the documents leave it to the server
+The number of clients is only measured, not checked, because the documents leave it to the server
 ("Protocol overview").
 """
 
@@ -22,7 +22,7 @@ _COUNTED_SECONDS = 5.0
 
 
 def count_connections(address: str, options: Options, facts: Facts) -> Facts:
-    """Count the simultaneous connections that the server answers, up to the number that is needed.
+    """Count the simultaneous connections that the server answers, up to the number needed.
 
     Returns:
       The facts with `answers_leave` and `connections`: the number in the options, otherwise the

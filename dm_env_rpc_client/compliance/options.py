@@ -25,7 +25,7 @@ FINDING = "dm_env_rpc finding"
 
 
 class Kind(enum.Enum):
-    """The argument of a flag, and the type of its field."""
+    """The kind of a flag's argument, which also determines the type of the flag's field."""
 
     SETTINGS = "NAME=VALUE, repeatable; a mapping"
     NAMES = "a name, repeatable; a tuple"
@@ -200,7 +200,7 @@ class Options:
         self.load_policy()
 
     def security(self) -> dict[str, Any]:
-        """Return the arguments for `connect` that set TLS, the token and `insecure`.
+        """Return the `connect` arguments for TLS, the token and `insecure`.
 
         Raises:
           SpecError: a file cannot be read, or its contents are invalid.

@@ -27,7 +27,7 @@ ONE = Takes()
 
 
 class Facts(NamedTuple):
-    """Facts about a server's behaviour where the documents leave a choice or it breaks a rule.
+    """Facts about a server, where the documents leave a choice or the server breaks a rule.
 
     The flags default to the worst case, because nothing is known about the server at first.
 
@@ -81,7 +81,7 @@ class Facts(NamedTuple):
 
 
 _SUMMARY = 120
-"""The maximum length of the received and the expected answer in a summary, in characters."""
+"""The maximum length, in characters, of each answer, received or expected, in a summary."""
 
 
 class Outcome(enum.Enum):
@@ -91,12 +91,12 @@ class Outcome(enum.Enum):
     FAILED = "failed"
     """A client that follows the documents gets a wrong answer or no answer."""
     WARNED = "warned"
-    """The server breaks a rule or ignores advice, but clients that follow the documents work."""
+    """The server breaks a rule or ignores advice, but conforming clients still work."""
     SKIPPED = "skipped"
 
 
 class ComplianceWarning(UserWarning):
-    """The category of pytest warnings for findings of level warning."""
+    """The category of the pytest warnings that report findings of level "warning"."""
 
 
 class ViolationError(Exception):

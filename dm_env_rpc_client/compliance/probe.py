@@ -27,7 +27,7 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
 END = "the end of the stream"
-"""The text reported if the stream ends without an answer, before the server's message."""
+"""The text, placed before the server's message, for a stream that ends without an answer."""
 
 _SHOWN = 300
 """The maximum length of a printed message, in characters."""
@@ -95,7 +95,7 @@ class Probe:
         self.created: list[str] = []
 
     def send(self, request: envelopes.Request | None) -> str:
-        """Send a request without waiting, or an envelope without a payload if it is None.
+        """Send a request without waiting; None sends an envelope without a payload.
 
         Returns:
           The payload field of the request.
@@ -152,7 +152,7 @@ class Probe:
         return True
 
     def answer(self, field: str, expected: str) -> Any:
-        """Wait for the answer to a request, which is the response named `field` or an error.
+        """Wait for the answer to a request: the response named `field`, or an error.
 
         Returns:
           The response message, or the error Status.
@@ -285,7 +285,7 @@ _VALID_ACTIONS = ("actions_at_their_bounds_are_taken", "what_is_requested_is_ret
 _LAST_STEPS = ("the_last_step_returns_observations",)
 
 _RUNNING_WITHIN = 3
-"""The maximum number of valid steps until a sequence must be running."""
+"""The maximum number of valid steps after which a sequence must be running."""
 
 
 def unknown_uid(uids: Iterable[int]) -> int:
@@ -354,7 +354,7 @@ class ProbeAgent:
         return self._fields("observation", self.specs.observations)
 
     def valid_actions(self) -> dict[int, dm_env_rpc_pb2.Tensor]:
-        """Return a value for every action that the policy can choose.
+        """Return a value for each action for which the policy can choose one.
 
         Only a MODULE:FUNCTION policy can choose messages, because their types depend on the
         environment.
@@ -470,7 +470,7 @@ class ProbeAgent:
         self.probe.refuse(self.request(actions, requested), expected)
 
     def nonsense(self) -> Actions:
-        """Return an action with an unknown UID, which is valid only if actions are ignored."""
+        """Return an action with an unknown UID, accepted only where actions are ignored."""
         uid = unknown_uid(self.specs.actions)
         return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
 
@@ -490,7 +490,7 @@ class ProbeAgent:
             raise self.probe.violation(f"{expected}, in state RUNNING", response)
 
     def check_is_running(self, why: str) -> None:
-        """Raise ViolationError unless an unknown action is refused, as in a running sequence.
+        """Raise ViolationError unless an unknown action is refused, as it must be in a sequence.
 
         Servers that accept unknown actions within a sequence are not checked.
         """

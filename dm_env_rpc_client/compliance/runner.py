@@ -1,4 +1,4 @@
-"""The runner, which runs checks against a server in the order of the table of checks.
+"""Runs checks against a server, in the order of the table of checks.
 
 A check that needs more clients at once than the server accepts (`clients_at_once.py`) is skipped.
 """
@@ -173,7 +173,7 @@ class Suite:
         return found if self._gone is None else [self._gone]
 
     def _builds_on(self, check: Check) -> list[Check]:
-        """Return the prerequisites of a check, and any other check that reports its violation.
+        """Return a check's prerequisites, and any other check that reports its violation.
 
         The dependencies can have cycles, because any check can be the cause of another finding.
         """
@@ -262,9 +262,9 @@ class Suite:
         )
 
     def _died_before(self, check: Check, suspect: Check, fault: str) -> Result:
-        """Skip a check that got no answer because the server died after an earlier finding.
+        """Skip a check that got no answer because the server died after the finding of `suspect`.
 
-        The earlier finding was an unanswered request, after which the server still answered on a
+        That finding was an unanswered request, after which the server still answered on a
         new connection.
         """
         self._gone = suspect

@@ -1,7 +1,7 @@
 """Tests for `pytest --pyargs dm_env_rpc_client.compliance`, one for each check.
 
-pytest truncates the summary line of a failed test at the width of the terminal, so names are short
-and texts begin with the server's answer.
+pytest truncates the summary line of a failed test at the width of the terminal, so names are
+short and messages begin with the server's answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Suites = dict[str, Suite]
 
 @pytest.fixture(scope="module")
 def suites() -> Suites:
-    """Return the suites by address, because `dm_env_rpc_address` can differ between tests."""
+    """Return a dict of suites by address: `dm_env_rpc_address` can differ between tests."""
     return {}
 
 

@@ -158,7 +158,7 @@ class Trial:
         )
 
     def usable(self, probe: Probe) -> Probe:
-        """Return the same connection, or a replacement if it cannot be used for another request.
+        """Return the given connection, or a new one if the given one cannot send another request.
 
         A connection is replaced if it is closed, or after an error that is not known to be a no-op.
         """
@@ -170,7 +170,7 @@ class Trial:
         return self.connect()
 
     def recover(self, agent: ProbeAgent) -> None:
-        """Move an agent to a new connection and rejoin its world, if its connection is unusable.
+        """If an agent's connection is unusable, rejoin its world on a new connection.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -229,14 +229,14 @@ class Trial:
         self._forgotten.append(name)
 
     def _remaining_worlds(self) -> list[str]:
-        """Return the worlds that the check created and has not destroyed, by connection."""
+        """Return the worlds that the check created but did not destroy, ordered by connection."""
         names = [name for probe in self._probes for name in probe.created]
         for name in self._forgotten:
             names.remove(name)
         return names
 
     def invalid_settings(self, kind: str) -> dict[str, dm_env_rpc_pb2.Tensor]:
-        """Return the settings to refuse, or raise NotOfferedError if none are given.
+        """Return settings that the server must refuse, or raise NotOfferedError if none are given.
 
         Args:
           kind: "create", "join" or "reset".
@@ -305,7 +305,7 @@ class Trial:
             companion.stop()
 
     def _accompany(self, world_name: str) -> None:
-        """Join the companions that the world still needs."""
+        """Let the companions that the world still needs join it."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
             request = self.join_request(world_name)
@@ -332,7 +332,7 @@ class Trial:
             self._forgotten.clear()
 
     def _leave_worlds(self, keeps_one: bool) -> Probe | None:
-        """Close all connections, except for a usable one to return if `keeps_one` is set."""
+        """Close all connections, but keep and return a usable one if `keeps_one` is set."""
         for probe in self._probes:
             probe.hurry(_ANSWER_SECONDS)
         left = [probe for probe in self._probes if self._has_left(probe)]
@@ -353,7 +353,7 @@ class Trial:
         return True
 
     def _destroy_worlds(self, names: list[str], probe: Probe | None) -> None:
-        """Destroy the created worlds, and ignore it if the server refuses."""
+        """Destroy the created worlds, ignoring refusals by the server."""
         deadline = time.monotonic() + _GONE_SECONDS
         try:
             while True:

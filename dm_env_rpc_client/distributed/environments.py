@@ -37,7 +37,7 @@ IndexSettings: TypeAlias = "Mapping[str, Any] | Callable[[int], Mapping[str, Any
 
 
 class RemoteEnvironments:
-    """Remote environments for rollouts, where each actor steps all its environments together.
+    """Remote environments for rollouts; each actor steps all its environments together.
 
     If a server supports batches, the environments of an actor on this server form a batch, with
     one message per step. Otherwise each environment has its own stream, as in
@@ -125,7 +125,7 @@ class ActorEnvironments(Protocol):
         """
 
     def put(self, stack: Stack, time: int, latest: Any) -> None:
-        """Copy TimeSteps into a stack at an index of the time axis."""
+        """Copy the latest TimeSteps into a stack, at a given time index."""
 
     def close(self) -> None:
         """Close the environments without ever raising an exception."""
@@ -204,7 +204,7 @@ class _Together(_Environments[RemoteEnvironments]):
             envs.close()
 
     def _named(self, act: Callable[[BatchedEnvironment], dm_env.TimeStep]) -> dm_env.TimeStep:
-        """Run a function, and convert the row numbers in its errors to environment indices.
+        """Run a function, and replace the row numbers in its errors with environment indices.
 
         A SpecError includes the index of the actor's first environment, to which its row numbers
         are relative.
@@ -222,7 +222,7 @@ class _Together(_Environments[RemoteEnvironments]):
 
 
 class _Separate(_Environments[MakeEnv]):
-    """Individually created environments, of which remote ones are stepped concurrently."""
+    """Individually created environments; the remote ones among them are stepped concurrently."""
 
     _envs: tuple[dm_env.Environment, ...] = ()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
-"""The default options of an actor: none."""
+"""The default actor options, which are empty."""
 
 _END_SECONDS = 5.0
 
@@ -49,7 +49,7 @@ def import_ray() -> Any:
 
 
 def result(reference: Any, timeout: float | None = None) -> Any:
-    """Return the results of calls to actors, or raise their errors.
+    """Return the results of actor calls, or raise the errors of these calls.
 
     Args:
       reference: the result of `remote`, or a list of results.
@@ -88,7 +88,7 @@ def end(actors: Iterable[Any], last: str) -> None:
 
 
 class RayServers:
-    """A number of servers of one environment, each in an actor of a Ray cluster.
+    """Several servers that serve one environment, each in an actor on a Ray cluster.
 
     This class needs the extra `ray`.
 
@@ -173,7 +173,7 @@ class _Host:
         self._server: Server | None = None
 
     def start(self, environment: Any, options: ServeKeywords) -> str:
-        """Serve on the address of this machine, and return that address with the port."""
+        """Serve at this machine's address, and return the address with the port."""
         address = str(HostPort(import_ray().util.get_node_ip_address(), 0))
         self._server = serve(environment, address, **options)
         return self._server.address
@@ -216,7 +216,7 @@ class _Actor:
 
 
 class RayRollouts(Rollouts):
-    """Rollouts in actors of a Ray cluster.
+    """Rollouts that run in actors on a Ray cluster.
 
     This class needs the extra `ray`.
 
@@ -395,7 +395,7 @@ class RayRollouts(Rollouts):
         self._under_way[reference] = actor
 
     def _receive(self) -> tuple[_Actor, Batch]:
-        """Wait for a batch, and replace actors that are lost in the meantime."""
+        """Wait for a batch, replacing any actors that are lost in the meantime."""
         while True:
             first = min(actor.deadline for actor in self._under_way.values())
             ready, waiting = self._ray.wait(list(self._under_way), timeout=first.remaining)

@@ -32,7 +32,7 @@ or a PolicyStep.
 
 
 class PolicyStep(NamedTuple):
-    """The actions chosen by a policy, with additional values to keep.
+    """The actions chosen by a policy, and additional values to keep.
 
     Attributes:
       actions: the actions, each leaf [N, ...].
@@ -306,7 +306,7 @@ class Rollouts(abc.ABC):
 
     @abc.abstractmethod
     def _collect_each(self, num_steps: int) -> Sequence[Batch]:
-        """Return one batch of each actor, in the order of the actors."""
+        """Return one batch from each actor, in the order of the actors."""
 
     @abc.abstractmethod
     def _stream(self, num_steps: int) -> Iterator[Batch]: ...
@@ -327,7 +327,7 @@ class Rollouts(abc.ABC):
 
 
 class LocalRollouts(Rollouts):
-    """Rollouts in this process and without Ray, for tests, debugging and first experiments.
+    """Rollouts that run in this process without Ray, for tests, debugging and first experiments.
 
     With a seed, and environments that depend only on their indices, the trajectories equal those of
     `RayRollouts` with the same arguments bit for bit, as long as no actor is replaced there.

@@ -1,4 +1,4 @@
-"""Results of rollouts, which are trajectories of several environments, stacked along time."""
+"""Rollout results: trajectories of several environments, stacked along the time axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Batch(NamedTuple):
-    """The results of N environments in T steps.
+    """The results of T steps in N environments.
 
     `actions[t]` was chosen at the TimeStep `timesteps[t]`, and led to `timesteps[t + 1]`. A batch
     therefore has one more TimeStep than actions, and its last TimeStep is also the first TimeStep
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 def merge(batches: Sequence[Batch]) -> Batch:
-    """Merge batches of different environments with equal numbers of steps and equal weights.
+    """Merge batches from different environments that have equal step counts and weights.
 
     Args:
       batches: the batches, at least one; the result is a copy.
@@ -101,7 +101,7 @@ class EnvironmentSpecs(NamedTuple):
 
 
 class Stack:
-    """A stack of TimeSteps of several environments, which is filled step by step.
+    """A stack, filled step by step, of the TimeSteps of several environments.
 
     Args:
       specs: the specs of one environment.
@@ -150,7 +150,7 @@ class Stack:
         self._observation.put_all(time, timestep.observation)
 
     def at(self, time: int) -> dm_env.TimeStep:
-        """Return a copy of all environments' TimeSteps at a time, with each field [N, ...]."""
+        """Return a copy of all environments' TimeSteps at one time, with each field [N, ...]."""
         fields = (field.at(time) for field in (self._reward, self._discount, self._observation))
         return dm_env.TimeStep(self._step_type[time].copy(), *fields)
 
@@ -161,7 +161,7 @@ class Stack:
 
 
 class _Field:
-    """One field, which can be nested, of the TimeSteps in a stack."""
+    """One field of the TimeSteps in a stack; the field can be nested."""
 
     def __init__(self, name: str, spec: Any, shape: tuple[int, int], stand_in: int):
         self._spec = spec

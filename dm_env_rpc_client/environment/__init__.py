@@ -1,4 +1,4 @@
-"""Joined connections as environments, including every kind of environment that `make` returns.
+"""Environments on joined connections, including every kind of environment that `make` returns.
 
 The guide to these environments is `docs/how-to/environments.md`.
 """

@@ -161,7 +161,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
                 _log.warning("could not clean up after an environment", exc_info=True)
 
     async def _ready(self) -> AsyncConnection:
-        """Return the connection, after a restart if the environment is lost."""
+        """Return the connection, restarting the environment first if its connection was lost."""
         if self._is_lost:
             async with self._restart_lock:
                 await adrive(self._restarting())

@@ -1,4 +1,4 @@
-"""The part of the adaptors without I/O, which builds requests and interprets answers.
+"""The part of the adaptors that does no I/O: it builds requests and interprets answers.
 
 `DmEnvAdaptor` and `AsyncDmEnvAdaptor` send the requests and receive the answers.
 """
@@ -102,7 +102,7 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
 
 
 MYPY = False
-"""A constant that mypy regards as True because of its name, and that is False at run time."""
+"""A constant that mypy takes to be True because of its name, although it is False at run time."""
 
 # mypy sees no types in dm_env, and assumes that a subclass has every attribute: a misspelt method
 # would be no error. Pyright reads the types from dm_env's source, and needs no help.
@@ -128,18 +128,18 @@ Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str,
 """Extensions by name, or a function that makes them from a connection."""
 
 AHEAD = 64
-"""The default maximum number of pending steps of `rollout`. If a caller closes the generator
+"""The default maximum number of pending steps in `rollout`. If a caller closes the generator
 early, up to this number of steps have been taken without being read."""
 
 UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
-"""The default maximum number of pending steps of `unroll`, which returns all of its steps. With
+"""The default maximum number of pending steps in `unroll`, which returns all of its steps. With
 fewer pending steps, `unroll` would wait longer for a distant server."""
 
 AHEAD_BYTES = 64 << 20
 """The maximum total size, in bytes, of the answers to pending steps."""
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
-"""The default value of settings arguments, an empty mapping."""
+"""The default value of settings arguments: an empty mapping."""
 
 
 # Found faster than members of enums; see `protocol/lifecycle.py`.
@@ -150,11 +150,11 @@ _FIRST, _MID = dm_env.StepType.FIRST, dm_env.StepType.MID
 _new = tuple.__new__
 
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
-"""The result of the codec for the answer to a step."""
+"""What the codec makes of the answer to a step."""
 
 
 class BaseAdaptor(DmEnvNames, MadeAgain):
-    """The part of an adaptor without I/O. `DmEnvAdaptor` documents the arguments.
+    """The part of an adaptor that does no I/O. `DmEnvAdaptor` documents the arguments.
 
     Attributes:
       world_name: the name of the world, with which others can join it; None if the adaptor was
@@ -165,8 +165,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     _supervision: Supervision | None = None
     _site: Site[Any] | None = None
     _after: Callable[[dm_env.TimeStep], dm_env.TimeStep] | None = None
-    """A function that records or converts each TimeStep, or None if neither is necessary. None
-    costs most environments only one comparison per step."""
+    """A function that records or converts each TimeStep, or None if neither is necessary. With
+    None, as in most environments, a step costs only one extra comparison."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def interruption(self) -> DmEnvRpcClientError | None:
-        """The error that lost the last step and ended its sequence, or None for no lost step."""
+        """The error that lost the last step and ended its sequence, or None if none was lost."""
         return None if self._supervision is None else self._supervision.interruption
 
     @property
@@ -263,7 +263,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         )
 
     def _lose(self, error: DmEnvRpcClientError, connection: BaseConnection) -> None:
-        """Mark the connection as lost, or raise the error if the environment cannot restart."""
+        """Mark the connection as lost, or raise `error` if the environment cannot restart."""
         supervision = self._supervision
         if supervision is None or supervision.is_joining or self._connection is None:
             raise error
@@ -297,13 +297,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timestep if self._kind.library == "numpy" else _converter(self._kind)(timestep)
 
     def _plain(self, step: Any) -> Any:
-        """Return a TimeStep with NumPy arrays for a stack, or return an UnreadStep unchanged."""
+        """Return a TimeStep with NumPy arrays for a stack; an UnreadStep stays unchanged."""
         if self._kind.library == "numpy" or type(step) is UnreadStep:
             return step
         return array_kinds.to_numpy(step, "the TimeStep")
 
     def _specs_by_kind(self) -> dict[str, Any]:
-        """Return all four kinds of specs by the names of their methods, with flat names inside."""
+        """Return all four kinds of specs by method name; actions and observations by flat name."""
         return {
             "action_spec": dict(self._action_specs),
             "observation_spec": dict(self._observation_specs),
@@ -367,7 +367,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._nest(dict(self._action_specs))
 
     def _is_bare(self, specs: Mapping[str, Any], name: str) -> bool:
-        """Whether an array is used as it is, without a mapping around it."""
+        """Whether the only array in `specs`, called `name`, is used without a mapping."""
         return self._unwrap_single and specs.keys() == {name}
 
     def reward_spec(self) -> Any:
@@ -408,7 +408,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._codec.encode(action)
 
     def _interpret_mid_step(self, answer: _Answer) -> dm_env.TimeStep | UnreadStep:
-        """Interpret a step, but keep MID steps unread if `_leaves_unread` says so."""
+        """Interpret a step, but leave an UnreadStep unread if it is a MID step."""
         if (
             type(answer) is UnreadStep
             # FIRST and LAST steps are read at once: rows treat them differently.
@@ -420,7 +420,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return self._interpret_step(answer)
 
     def _interpret_step(self, answer: _Answer) -> dm_env.TimeStep:
-        """Build the TimeStep from an answer. Callers must pass the answers in their order."""
+        """Build the TimeStep from an answer. Answers must be passed in their order of arrival."""
         before, after = self._lifecycle.previous, self._lifecycle.state
         # Most steps are MID, which needs no call.
         step_type = _MID if before is after is _RUNNING else lifecycle.step_type(before, after)

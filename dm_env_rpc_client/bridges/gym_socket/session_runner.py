@@ -1,4 +1,4 @@
-"""The execution of one session, from handshake to end, in a thread or a separate process."""
+"""Running one session, from the handshake to its end, in a thread or a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 REFUSE_SECONDS = 1.0
-"""The time limit, in seconds, for a client to read a refusal."""
+"""The time limit, in seconds, for sending a refusal to a client."""
 
 
 def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options) -> None:
@@ -98,7 +98,7 @@ def _send(stream: TcpStream, data: bytes, timeout: float | None) -> bool:
 
 
 class SessionProcess:
-    """A process that hosts a session; the caller keeps its copy of the socket open.
+    """A process that runs a session; the caller's copy of the socket stays open.
 
     Args:
       stream: the connection, from which the handshake has been read.

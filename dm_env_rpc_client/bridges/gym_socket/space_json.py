@@ -1,16 +1,16 @@
-"""Conversion of Gymnasium's spaces and their elements to and from the JSON of gym-socket-api.
+"""Conversion of Gymnasium spaces and their elements to and from gym-socket-api's JSON.
 
-The protocol describes five types of space ("Spaces" in the protocol document). Infinite bounds are
+The protocol defines five types of space ("Spaces" in the protocol document). Infinite bounds are
 written as 1e30, since JSON has no infinity, and 1e30 is read back as infinity.
 
 | JSON | written for | read as |
 | --- | --- | --- |
 | Discrete | integer scalars from 0 on, bool scalars | Discrete |
 | MultiBinary | vectors of bools, or of int8 from 0 to 1 | MultiBinary |
-| MultiDiscrete | other vectors of integers, but uint8 | MultiDiscrete |
+| MultiDiscrete | other vectors of integers, except uint8 | MultiDiscrete |
 | Box | any other arrays | Box |
 | Tuple | Tuple; Dict | Tuple |
-| the type alone | any other | SpecError |
+| only the type | any other | SpecError |
 
 A Box has no dtype in this protocol. A Box whose bounds are all 0 and 255 is an image and becomes
 uint8, the type of byte lists. Any other Box becomes float64, as JSON numbers do.
@@ -18,8 +18,8 @@ uint8, the type of byte lists. Any other Box becomes float64, as JSON numbers do
 The protocol has no space for a mapping. A Dict is therefore written as the Tuple of its spaces, in
 the Dict's own order, or as its only space if it has just one.
 
-Elements are converted from and to their dm_env form, the structures of
-`adaptors.gymnasium.elements`. The protocol document calls these conversions "to_jsonable" and
+In dm_env form, elements are the structures described in `adaptors.gymnasium.elements`. Converting
+them to JSON is called "to_jsonable" in the protocol document, and converting them back
 "from_jsonable" ("Actions", "Observations"). An array is represented in JSON as nested lists, and
 an element of a Tuple as the list of its parts.
 """
@@ -43,7 +43,7 @@ from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.specs import bounds_of
 
 MAX_ELEMENTS = 1 << 20
-"""The maximum number of elements of a space, in all its subspaces together."""
+"""The maximum total number of elements in a space and its subspaces."""
 
 _INFINITE = 1e30
 _EXACT = 1 << 53
@@ -64,7 +64,7 @@ class LargestDiscrete(spaces.Discrete):
 
 
 def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
-    """Return the JSON value of a space.
+    """Return the JSON value that describes a space.
 
     Args:
       space: a space of Gymnasium's own types. For types outside the protocol, only the name of the
@@ -107,7 +107,7 @@ def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) ->
 
 
 def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) -> Any:
-    """Return the JSON value of an element of a space.
+    """Return the JSON value that represents an element of a space.
 
     Args:
       spec: the result of `elements.to_spec` for the space.
@@ -140,7 +140,7 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
 
 
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
-    """Return the structure that a JSON value represents, as the reverse of `to_jsonable`.
+    """Return the structure that a JSON value represents; the inverse of `to_jsonable`.
 
     In observations of Discrete and MultiDiscrete spaces, true and false are 1 and 0.
 
@@ -268,7 +268,7 @@ def _read_box(value: Mapping[str, Any], where: str, box_dtype: npt.DTypeLike | N
 def _cast_bounds(
     low: npt.NDArray[Any], high: npt.NDArray[Any], dtype: np.dtype[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return bounds within the range of a dtype."""
+    """Return bounds cast to a dtype and limited to its range."""
     if dtype.kind == "f":
         limits = np.finfo(dtype)
         with np.errstate(over="ignore"):
@@ -340,14 +340,14 @@ def _check_size(size: int, where: str) -> None:
 
 
 def _parts_of(spec: Any) -> dict[Any, Any] | None:
-    """Return the parts of a structure by key, in the order of a Tuple, or None for a spec."""
+    """Return a structure's parts by key, in Tuple order, or None if it is a single spec."""
     if isinstance(spec, Mapping):
         return dict(spec)
     return dict(enumerate(spec)) if isinstance(spec, tuple | list) else None
 
 
 def _array(value: Any, where: str) -> npt.NDArray[Any]:
-    """Return nested lists of numbers, decoded from JSON, as an array."""
+    """Convert nested lists of numbers, decoded from JSON, to an array."""
     try:
         array = np.array(value)
     except ValueError as error:

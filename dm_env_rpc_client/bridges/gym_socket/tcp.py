@@ -1,6 +1,6 @@
-"""TCP streams of gym-socket-api, in the only module of this bridge that uses sockets.
+"""TCP streams for gym-socket-api; no other module of this bridge uses sockets.
 
-Both ends set TCP_NODELAY, because Nagle's algorithm would delay small packets sent in turn.
+Both ends set TCP_NODELAY, because Nagle's algorithm would delay consecutive small packets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class TcpStream:
-    """A TCP connection, which only one thread at a time may use, except for `shutdown`.
+    """A TCP connection; except for `shutdown`, only one thread at a time may use it.
 
     Args:
       connected: the socket.
@@ -62,7 +62,7 @@ class TcpStream:
         return data
 
     def read_into(self, memory: memoryview) -> None:
-        """Fill memory with the next bytes."""
+        """Fill `memory` with the next bytes."""
         filled = min(len(memory), len(self.unread))
         memory[:filled] = self.read(filled)
         while filled < len(memory):
@@ -73,12 +73,12 @@ class TcpStream:
         return bool(self.unread or self._poll.poll(0))
 
     def shutdown(self) -> None:
-        """End the connection for both sides without raising; can be called from any thread."""
+        """End the connection for both sides, from any thread, without raising an exception."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket without raising."""
+        """Close the socket without raising an exception."""
         with contextlib.suppress(OSError):
             self.socket.close()
 
@@ -137,7 +137,7 @@ class Listener:
                 connected.close()  # The client has already disconnected.
 
     def close(self) -> None:
-        """Stop listening and wake the thread in `accept`."""
+        """Stop listening and wake the thread that waits in `accept`."""
         self.is_closed = True
         with contextlib.suppress(OSError):
             # `close` alone would not wake a thread in accept().

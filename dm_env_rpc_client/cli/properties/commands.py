@@ -32,7 +32,7 @@ _WIDTH = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Place(options.World):
-    """The server or world whose properties are used.
+    """The server or world whose properties are listed, read or set.
 
     Attributes:
       world_name: Name of an existing world to join, for its properties in addition to the server's.
@@ -46,7 +46,7 @@ class _Place(options.World):
 
     @contextlib.contextmanager
     def properties(self) -> Iterator[tuple[PropertyAccess, str]]:
-        """Connect to the server and determine which interface it offers for properties.
+        """Connect to the server and determine which properties interface it offers.
 
         With `auto` the root is listed over each interface in turn, with a new connection each time,
         because some servers end the stream at an unknown message.
@@ -184,7 +184,7 @@ def get_properties(
     place: _Place,
     as_json: options.Json = False,
 ) -> None:
-    """Read properties. A single value is printed alone, several as KEY = VALUE."""
+    """Read properties. A single value is printed alone; several are printed as KEY = VALUE."""
     with place.properties() as (properties, _):
         values = {key: properties.read(key) for key in keys}
     _print_values(place.address, values, as_json, bare=len(keys) == 1)
@@ -230,7 +230,7 @@ class _Entry(NamedTuple):
 def _walk(
     properties: PropertyAccess, key: str, depth: int | None
 ) -> Iterator[tuple[str, PropertySpec]]:
-    """Yield pairs of parent key and property, with each property once and before its children."""
+    """Yield each property once, before its children, as a pair of parent key and spec."""
     seen = {key}
     levels = [(key, iter(properties.list(key)))]
     while levels:

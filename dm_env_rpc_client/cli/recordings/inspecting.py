@@ -45,7 +45,7 @@ class Reading(options.Group):
 
 
 def is_recording(named: str) -> bool:
-    """Return whether the argument of `inspect` is a file rather than an address."""
+    """Return whether `inspect` was given a file rather than an address."""
     return named.endswith(".mcap") or os.path.isfile(named)
 
 
@@ -136,7 +136,7 @@ def _print_tables(
 
 
 def _picture(episode: Episode) -> tuple[str, Any] | None:
-    """Return the first image in the last TimeStep below a title, or None if it has no image."""
+    """Return the first image in the last TimeStep and its title, or None without an image."""
     import numpy as np
 
     from dm_env_rpc_client.cli.recordings.drawing import Drawing

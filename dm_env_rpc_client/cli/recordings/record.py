@@ -39,7 +39,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the address as one lin
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Proxy(options.Access):
-    """The proxy to run between clients and a server.
+    """The proxy that runs between clients and a server.
 
     Attributes:
       path: Recording to write, which must not exist.
@@ -57,7 +57,7 @@ class _Proxy(options.Access):
 
 @options.with_options
 def record(*, proxy: _Proxy, as_json: Json = False) -> None:
-    """Record all requests and answers of clients and a server, until Ctrl-C or SIGTERM.
+    """Record all requests and answers between clients and a server, until Ctrl-C or SIGTERM.
 
     Clients connect to this command, which forwards requests and answers unchanged. Metadata and
     tokens are forwarded, but not recorded. The security options are for the server.
@@ -88,7 +88,7 @@ def record(*, proxy: _Proxy, as_json: Json = False) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Replay(recorded.Reading):
-    """The recording to serve and the address to listen at.
+    """The recording to serve and the address to listen on.
 
     Attributes:
       path: Recording to serve.

@@ -26,11 +26,11 @@ REFRESH_SECONDS = 0.5
 FAILURES = 5
 
 _ECHOED = len("^C") + 1
-"""The number of free columns that prevent the terminal's echo of Ctrl-C from wrapping."""
+"""The number of columns kept free so that the terminal's echo of Ctrl-C does not wrap."""
 
 _SERVER = "dm_env_rpc_client.server"
 _SERVING = f"{_SERVER}.serving"
-"""The name of the logger for the listening address, which the command prints itself."""
+"""The logger that reports the listening address, which the command itself prints."""
 
 _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
 
@@ -127,7 +127,7 @@ def _table(stats: Any, rate: float, failures: Iterable[str]) -> rich.console.Ren
 
 
 class _Failures(logging.Handler):
-    """A log handler that keeps the last lines about refused requests and failures."""
+    """A log handler that keeps the latest lines about refused requests and failures."""
 
     def __init__(self) -> None:
         super().__init__()

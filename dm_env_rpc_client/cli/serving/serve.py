@@ -75,7 +75,7 @@ class _What(options.Group):
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool, conversion: Conversion) -> Source:
-        """Return the source of the environments, tried once unless `--no-try` is set.
+        """Return the source of the environments, after one trial unless `--no-try` is set.
 
         Raises:
           UsageError: no environment is named, or it cannot be created.
@@ -201,7 +201,7 @@ class _Host(options.Access):
             raise UsageError("the gym-socket protocol supports neither --threads nor --thread")
 
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
-        """Start the server; raise errors like `hosting.serve` and `gym_socket.serve`."""
+        """Start the server; raise the errors of `hosting.serve` and `gym_socket.serve`."""
         if self.is_gym_socket:
             # Imported here because it needs Gymnasium, unlike the other protocol.
             from dm_env_rpc_client.bridges import gym_socket
@@ -227,7 +227,7 @@ class _Host(options.Access):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Output(options.Group):
-    """The options for the output while serving.
+    """The options that control the output while serving.
 
     Attributes:
       verbose: Log all requests except steps, also on a terminal.

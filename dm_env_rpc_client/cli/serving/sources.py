@@ -1,4 +1,4 @@
-"""The source of environments for `dm-env-rpc serve`, with settings and one trial creation."""
+"""Environment sources for `dm-env-rpc serve`, which adds settings and tries each source once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def try_source(
 
 
 def library_source(library: str, version: str, params: list[str] | None) -> Source:
-    """Return the source of environments for a library that has the C interface.
+    """Return a source that creates environments through a library with the C interface.
 
     Args:
       library: PATH:CONNECT.

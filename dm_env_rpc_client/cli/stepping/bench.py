@@ -26,13 +26,13 @@ EXAMPLES = examples(
 )
 
 _ACTIONS = 256
-"""The number of actions that are sampled before the measurement and then used in turn."""
+"""The number of actions that are sampled before the measurement and then reused in a cycle."""
 
 _PERCENTILES = (50, 90, 99, 99.9)
 _PHASES = ("encode", "send", "wait", "decode")
 _DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 _ROUNDS = 3
-"""The number of measurements for each pipeline depth, of which the median is reported."""
+"""The number of measurements for each pipeline depth; their median is reported."""
 
 _WAITING_PART = 0.4
 _PIPELINE_PART = 0.4

@@ -1,12 +1,12 @@
-"""Episodes and policies for `dm-env-rpc run` and `bench`, and a timer for phases of a step.
+"""Episodes and policies for `dm-env-rpc run` and `bench`, and a timer for a step's phases.
 
-Two separate calls send a step and wait for its answer. The function that decodes the answer
-records the time of arrival, because it receives the answer first. The phases therefore cover the
+Two separate calls send a step and wait for its answer. The function that decodes an answer is
+the first to receive it, and therefore records its arrival time. Together, the phases make up the
 whole step:
 
     encode   the action is checked and packed
     send     the request is written, until the transport has accepted it
-    wait     network, work of the server, network
+    wait     the request travels, the server works, and the answer travels
     decode   the answer is unpacked, until the TimeStep is complete
 
 The client cannot measure the server's share of the wait. Every server answers an unknown request
@@ -65,7 +65,7 @@ _UNKNOWN = "type.googleapis.com/dm_env_rpc_client.NothingThatAnybodyKnows"
 
 
 class Moments(NamedTuple):
-    """The durations of the phases of one step in seconds, and its message sizes in bytes."""
+    """The durations of one step's phases, in seconds, and its message sizes, in bytes."""
 
     encode: float
     send: float
@@ -252,7 +252,7 @@ class Episodes:
     def _begin(
         self, ended: npt.NDArray[np.bool_], is_cut: npt.NDArray[np.bool_], last: dm_env.TimeStep
     ) -> dm_env.TimeStep:
-        """Begin new sequences in rows whose sequence has ended, unless the next step does so."""
+        """Begin a new sequence in each row whose sequence has ended, unless the next step does."""
         if self._takes_mask:
             try:
                 return self._reset(ended)

@@ -1,4 +1,4 @@
-"""Report of the players that a pending step waits for, if a world waits for other players."""
+"""Shows which players a pending step waits for, in worlds that wait for other players."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 CUT_OFF = "cut off"
-"""The description of the end of an episode that exceeded the step limit."""
+"""The word for how an episode ended that exceeded the step limit."""
 
 _PATIENCE_SECONDS = 1.0
-"""The time, in seconds, after which the client queries the server about a pending step."""
+"""The number of seconds that a step is pending before the client queries the server about it."""
 
 _BETWEEN_SECONDS = 0.3
 _CONNECT_SECONDS = 2.0
 
 
 class Watch:
-    """A thread that queries, on its own connection, which players a pending step waits for.
+    """A thread that asks the server, on its own connection, which players a step waits for.
 
     It shows nothing for servers other than this package's, which do not have this information.
 

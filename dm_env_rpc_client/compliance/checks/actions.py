@@ -4,10 +4,10 @@ If the valid actions depend on the state of the environment, like moves in chess
 specify a MODULE:FUNCTION policy. With such a policy, checks that send arbitrary values within the
 specs are skipped.
 
-If the server refuses a valid action, the level is error, because a client that follows the specs
-cannot act. If the server accepts an invalid action, the level is warning, because a client that
-follows the specs sends none. The documents leave the validity of requests to the client
-("Streaming", and "Ranges" for bounds).
+If the server refuses a valid action, the finding is an error, because a client that follows the
+specs cannot act. If the server accepts an invalid action, the finding is a warning, because a
+client that follows the specs sends none. The documents leave the validity of requests to the
+client ("Streaming", and "Ranges" for bounds).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_ELEMENTS = 16
 Tensor = dm_env_rpc_pb2.Tensor
 
 _Cases: TypeAlias = Iterator[tuple[Tensor, str]]
-"""Values of an action, each with the reason why it is valid or invalid."""
+"""Test values for an action, each with the reason why it is valid or invalid."""
 
 
 def _joined(trial: Trial) -> ProbeAgent:
@@ -116,7 +116,7 @@ _refused = functools.partial(
 
 
 def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
-    """Return the shape with `length` in place of a variable dimension."""
+    """Return the shape with `length` in place of each variable dimension."""
     return tuple(length if size < 0 else size for size in field.shape)
 
 
@@ -240,7 +240,7 @@ def actions_that_do_not_fill_their_shape_are_refused(
 
 
 def _edges(field: TensorField, beyond: bool) -> _Cases:
-    """Yield values at a bound, or with one element beyond a bound, and why they are valid or not.
+    """Yield values at a bound or with one element `beyond` it, and why they are valid or not.
 
     If each element has its own bounds, all other elements are exactly at their bounds. A server
     that does not read the elements in row-major order therefore finds the value out of bounds.
@@ -378,7 +378,7 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     "no action takes messages",
 )
 def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send each action that consists of messages with one dimension too many.
+    """Send each action whose elements are messages, with one dimension too many.
 
     A warning: only a faulty client sends an invalid action.
     """

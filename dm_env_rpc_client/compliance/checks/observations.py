@@ -207,7 +207,7 @@ def duplicate_requests_are_redundant(trial: Trial) -> None:
 
 
 def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rpc_pb2.Tensor]]:
-    """Yield every observation of several steps, with a reset before one of the steps."""
+    """Yield every observation from several steps, with a reset before one of the steps."""
     agent = _joined(trial)
     for number in range(_STEPS):
         if number == _STEPS - 2:
@@ -268,7 +268,7 @@ def observations_are_within_their_bounds(trial: Trial) -> None:
 def _floats(
     trial: Trial, lacking: str, is_meant: Callable[[TensorField], bool]
 ) -> Iterator[tuple[ProbeAgent, TensorField, np.ndarray, bool]]:
-    """Yield floating-point observations without bounds from more than one sequence.
+    """Yield unbounded floating-point observations from more than one sequence.
 
     Another check covers bounded observations, including NaN.
 

@@ -1,4 +1,4 @@
-"""Checks of properties, in the extension, in the core protocol of version 1.0, or in both."""
+"""Checks of properties, in the extension, in the core protocol 1.0, or in both."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class _OfLine10(_Properties):
 
 
 def _offered(trial: Trial) -> list[_Properties]:
-    """Return the dialects in which the server lists properties, before a join or after a join."""
+    """Return the dialects in which the server lists properties before or after a join."""
     dialects: list[type[_Properties]] = [_OfExtension]
     if trial.facts.refuses_empty_requests:
         # Servers of other lines see a 1.0 request as one without a payload.

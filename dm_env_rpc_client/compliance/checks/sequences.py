@@ -1,4 +1,4 @@
-"""Checks of how sequences begin, continue and end, including by Reset and ResetWorld."""
+"""Checks of how sequences begin, continue and end, also by a Reset or a ResetWorld."""
 
 from __future__ import annotations
 

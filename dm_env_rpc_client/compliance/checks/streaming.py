@@ -98,7 +98,7 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
     ),
 )
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
-    """Leave and join again without waiting, and check that only the step in between is refused.
+    """Leave and rejoin without waiting, and check that only the step in between is refused.
 
     An error: requests take effect in a different order than the client expects.
     """
@@ -122,7 +122,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Send steps, every second of which requests an unknown observation.
+    """Send steps, where every second step requests an unknown observation.
 
     An error: a client loses valid requests.
     """

@@ -6,9 +6,8 @@ another agent steps in its own world at the same time. The check has a finding i
 observation is the same in each run of the world alone, but different in each run with another
 agent.
 
-- Random values also differ between runs of the world alone. For each
-  value, `_ROUNDS` runs of each kind in mixed order differ exactly by kind with a probability below
-  4 ** -_ROUNDS.
+- Random values also differ between runs of the world alone. With `_ROUNDS` runs of each kind in
+  mixed order, the probability that a random value differs exactly by kind is below 4 ** -_ROUNDS.
 - Clock-dependent values also differ between runs of the world alone, in which the agent pauses for
   a shorter or a longer time than the steps of the other agent took.
 - Worlds are allowed to share a random number generator if sharing has no visible effect. If worlds
@@ -56,13 +55,13 @@ _WHOLE_ROUNDS = 3
 """The number of full-length runs of each kind, which precede the shorter runs."""
 
 _TO_THE_END = 5
-"""The number of the step before which the other agent steps to the end of its sequence."""
+"""The step number before which the other agent steps to the end of its sequence."""
 
 _END_SECONDS = 2.0
 """The time limit, in seconds, for the other agent to reach the end of its sequence."""
 
 _SHOWN = 20
-"""The maximum size, in bytes, of a value shown as text and not as a digest."""
+"""The maximum size, in bytes, of a value that is shown as text instead of as a digest."""
 
 _STATE, _OBSERVATION, _CHANGE = _PARTS = "the state", "the observation", "the change of"
 """The names of the compared parts, in the order in which they are reported."""

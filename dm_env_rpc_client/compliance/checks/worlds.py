@@ -246,7 +246,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
-    """Destroy the world of an agent from another connection, and check the answers to both.
+    """Destroy an agent's world from another connection, and check the answers on both.
 
     An error: the agent acts in a nonexistent world, or waits forever.
     """
