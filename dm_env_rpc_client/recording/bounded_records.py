@@ -36,11 +36,12 @@ _BLOCK = 1 << 16
 _OF_MESSAGE = int(Opcode.MESSAGE)
 
 _RECORDS = 1 << 18
-"""The maximum number of records in a small file, which increases with the size of the file."""
+"""The maximum number of records in a small file. Larger files may contain more records."""
 
 _RECORD_BYTES = 2
-"""The file size, in bytes, that allows one more record. An empty message takes at least 5 bytes
-(5.3 with zstd at level 19), because its number and time differ from those of other messages."""
+"""The number of bytes by which a file must be larger to be allowed one more record. An empty
+message takes at least 5 bytes (5.3 with zstd at level 19), because its number and time differ from
+those of other messages."""
 
 _HELD = 4
 """The memory limit for the TimeSteps of a file, as a multiple of its size (at least one chunk)."""
@@ -99,7 +100,7 @@ class FileBudget:
 
 
 class _Source(ReadDataStream):
-    """A source of records with a limit and without partial reads.
+    """A source of records that enforces an end position and never returns partial reads.
 
     Args:
       stream: the stream to read from.

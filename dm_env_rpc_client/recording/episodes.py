@@ -203,7 +203,7 @@ def episodes(
 
 
 def all_episodes(scan: Scan) -> Iterator[Episode]:
-    """Yield the same as `episodes`, but also count ended episodes against the scan's limits."""
+    """Yield what `episodes` yields, but also count ended episodes against the scan's limits."""
     agents: dict[int, _Agent] = {}
     numbers = itertools.count(1)
     failed: set[int] = set()
@@ -249,7 +249,7 @@ class _Begun(NamedTuple):
 
 
 class _Agent:
-    """The agent of a connection, or the agents of the rows of a batched world.
+    """The agent of a connection, or all agents of a batched world, one for each row.
 
     Args:
       connection: the connection.

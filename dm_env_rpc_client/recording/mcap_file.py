@@ -1,12 +1,12 @@
 """The writer of a recording file, which is an MCAP file with the schemas of the protocol.
 
-`mcap.records` writes the records. This module packs messages and their indexes, the bulk of a
-file: `mcap.writer` takes 4 microseconds of interpreter time per message, during which steps wait,
-while this module takes 0.7.
+`mcap.records` writes the records. This module itself packs messages and their indexes, which make
+up most of a file. `mcap.writer` takes 4 microseconds of interpreter time per message, during which
+steps wait, whereas this module takes 0.7.
 
 Each chunk is written at once, and written bytes never change. After the process is killed, the
 file is therefore readable up to its last complete chunk. The end of the file, with the index, is
-written when no connection is being recorded. A later connection truncates the end of the file,
+written once no connection is being recorded. A later connection truncates the end of the file,
 provided that the path still refers to the finished file. A renamed, replaced or changed file may
 belong to another program and is left alone. The checksums at the end of the file cover everything
 outside chunks: DataEnd covers the data, and the footer covers the summary.
@@ -57,7 +57,7 @@ COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
 """The compression functions for chunks, by name."""
 
 _CHUNK_BYTES = 1 << 20
-"""The size of a chunk, in bytes before compression, beyond which the chunk ends."""
+"""The uncompressed size, in bytes, beyond which a chunk ends."""
 
 MAX_CONNECTIONS = 0xFFFF // 2
 """The maximum number of connections in one file, because MCAP channel ids have 16 bits."""
@@ -234,7 +234,7 @@ class Container:
 
 
 class _Output:
-    """The file, which is unbuffered because a forked child could write a buffer a second time.
+    """The file, unbuffered because a forked child could write buffered data a second time.
 
     Args:
       path: the path of the file, which must not exist.
@@ -304,7 +304,7 @@ class _Output:
         self.is_finished = False
 
     def _opened(self) -> int:
-        """Return a descriptor of the finished file.
+        """Open the finished file and return its descriptor.
 
         The inode of a removed file may be reused, so the end is compared as well: it contains
         checksums of the rest.
@@ -334,7 +334,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def built(*given: McapRecord) -> bytes:
-    """Return the bytes of records."""
+    """Return the given records as bytes."""
     builder = RecordBuilder()
     for record in given:
         record.write(builder)
@@ -342,7 +342,7 @@ def built(*given: McapRecord) -> bytes:
 
 
 def _file_descriptors(message: type[Message]) -> bytes:
-    """Return a FileDescriptorSet with the file of a message and all its imports."""
+    """Return a FileDescriptorSet with the file that defines a message and all files it imports."""
     found = descriptor_pb2.FileDescriptorSet()
     seen: set[str] = set()
 

@@ -1,9 +1,9 @@
 """A recording proxy that works between any clients and any server.
 
-Each client stream gets a stream to the server, with the client's metadata, which is not recorded.
-Requests are forwarded one at a time, so a pipelining client waits a full round trip for each
-request. While only one stream is open, the receiving thread forwards the stream's requests, which
-avoids switches between threads.
+Each client stream gets its own stream to the server, with the client's metadata. The metadata is
+not recorded. Requests are forwarded one at a time, so a pipelining client waits a full round trip
+for each request. While only one stream is open, the receiving thread forwards the stream's
+requests, which avoids switches between threads.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Proxy(Serving):
 class _Traffic:
     streams: set[_ForwardedStream] = dataclasses.field(default_factory=set)
     past_requests: int = 0
-    """The number of requests of the streams that have closed."""
+    """The number of requests answered on streams that have since closed."""
 
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     """The lock for counting, opening and closing streams."""
@@ -126,7 +126,7 @@ def _read(stream: Stream) -> Buffer:
 
 
 class _ForwardedStream(ServerStream):
-    """The proxy's end of a client's stream, which forwards to a stream of its own to the server.
+    """The proxy's end of a client's stream, which has its own stream to the server.
 
     Args:
       endpoint: the server, with the recorder.

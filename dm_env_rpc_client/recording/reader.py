@@ -38,12 +38,12 @@ _NUMBER_DIGITS = 9
 """The maximum number of digits in a connection's number."""
 
 _CONNECTION_BYTES = 2000
-"""The memory that a connection takes besides its metadata, in bytes."""
+"""The memory, in bytes, that a connection takes in addition to its metadata."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordedConnection:
-    """A connection of a recording.
+    """A recorded connection.
 
     Attributes:
       number: the number of the connection in the recording, from 1.
@@ -247,7 +247,7 @@ class _Contents:
         self._last: dict[int, int] = {}
 
     def entry(self, channel: int, sequence: int, nanoseconds: int, message: bytes) -> Entry | None:
-        """Count a message and return it, or return None for a message of another program."""
+        """Count a message and return it, or return None if another program wrote it."""
         self._of_chunk[channel] += 1
         try:
             found = self._channels[channel]
@@ -279,7 +279,7 @@ class _Contents:
             )
 
     def end_chunk(self) -> None:
-        """Add the message counts of the last chunk, whose indexes have all been read."""
+        """Add the message counts of the last chunk, now that all its indexes have been read."""
         self._messages.update(self._of_chunk)
         self._of_chunk.clear()
 

@@ -121,7 +121,7 @@ class Recorder:
         self._finalizer = weakref.finalize(self, self._writer.stop)
 
     def connection(self, address: str, settings: Mapping[str, str]) -> ConnectionRecording:
-        """Begin to record a connection.
+        """Begin recording a connection.
 
         Args:
           address: the address of the server.
@@ -504,7 +504,7 @@ class FileWriter:
 
 
 class _Recorded:
-    """Common base that closes recorded streams.
+    """The common base of recorded streams, which implements closing.
 
     Args:
       stream: the underlying stream.
@@ -518,7 +518,7 @@ class _Recorded:
         self._abort = stream.abort
 
     def abandon(self) -> None:
-        """Abandon the stream and the recording, in a forked child."""
+        """Abandon the stream and the recording in a forked child."""
         self._recording.abandon()
         self._abandon()
 
@@ -556,7 +556,7 @@ class RecordedStream(_Recorded):
 
     @property
     def exchange(self) -> Exchange | None:
-        """The underlying stream's exchange, with recording, or None if it has no exchange."""
+        """The underlying stream's `exchange`, with recording added, or None if it has none."""
         return None if self._stream.exchange is None else self._exchange
 
     def _exchange(

@@ -215,7 +215,7 @@ class _Shelf:
         self._order = list(self._firsts)
 
     def take(self, request: _Request) -> int | None:
-        """Return the recorded connection for a client's first request, or None without a match."""
+        """Return the recorded connection for a client's first request, or None if none matches."""
         with self._mutex:
             same = (each for each in self._order if _Request(self._firsts[each]).is_same(request))
             number = next(same, None)

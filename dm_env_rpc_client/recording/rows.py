@@ -1,7 +1,7 @@
 """The steps of the rows of a batched world.
 
 In a batched world, the observation `step_type` rather than the stream's state marks the beginning
-and the end of each row's sequences, by the rules in the guide "Serve a batch".
+and the end of each row's sequences, according to the rules in the guide "Serve a batch".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VALUE_BYTES = 200
 _OBJECT_BYTES = 650
 
 _ROW_BYTES = 32
-"""The memory that a row takes besides its TimeSteps, in bytes."""
+"""The memory, in bytes, that a row takes in addition to its TimeSteps."""
 
 
 class Specs(NamedTuple):
@@ -106,7 +106,7 @@ class Rows:
         return cls(specs, count, budget)
 
     def forget(self) -> None:
-        """Mark the world as left or reset."""
+        """Forget the state of the rows, because the world was left or reset."""
         # The rows that have stepped; None before the world's first step.
         self._seen: npt.NDArray[np.bool_] | None = None
         # The rows in which a Reset begins sequences; None for all.
@@ -171,7 +171,7 @@ class Rows:
     def _taken(
         self, is_first: bool, seen: npt.NDArray[np.bool_], kinds: Any, action: Mapping[str, Any]
     ) -> npt.NDArray[np.bool_]:
-        """Return the requested rows as bool [N], where the other rows repeat their last values."""
+        """Return a bool [N] mask of the requested rows; other rows repeat their last values."""
         if not is_first:
             # Recordings of older clients may contain steps of some rows only.
             mask = action.get(batches.STEP_MASK)
@@ -196,7 +196,7 @@ def copied(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Return the size of a value, or an upper bound of it for arrays of texts or messages."""
+    """Return the size of a value, or an upper bound for arrays of strings or messages."""
     array = np.asarray(value)
     return (
         _VALUE_BYTES + array.nbytes + (_OBJECT_BYTES * array.size if array.dtype == object else 0)

@@ -1,8 +1,8 @@
 """A server's activity, counted for programs and logged for people.
 
 All streams of a process increment the same array of counters. If the array is in shared memory,
-the counts of a killed process remain readable. Steps are not logged individually. Clients that
-repeatedly connect or are refused do not fill the log, because their log lines are limited.
+the counts of a killed process remain readable. Steps are not logged individually. The rate of log
+lines is limited, so that clients that repeatedly connect or are refused cannot fill the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS = tuple(field.name for field in dm_env_rpc_pb2.EnvironmentRequest.DESCRIP
 _TEXT_BYTES = 500
 
 COUNTED = (*_KINDS, "streams", "refused_streams", "refusals")
-"""Counters from the start of a server: requests by kind, and all opened and refused streams."""
+"""Counters since the start of a server: requests by kind, opened streams and refused streams."""
 
 _PLACES = {name: place for place, name in enumerate(COUNTED)}
 STEPS = _PLACES["step"]
@@ -62,7 +62,7 @@ class ServerStats:
 
 
 class Counts:
-    """Thread-safe counters of the stream activity of one process, which alone writes to them.
+    """Thread-safe counters of the stream activity of one process, written only by that process.
 
     Args:
       numbers: counters to add to, one for each of `COUNTED`; None for new ones.

@@ -80,7 +80,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     @property
     @abc.abstractmethod
     def default_actions(self) -> Mapping[str, Any]:
-        """The values of the rows, by flat name, for actions that a step omits."""
+        """The default actions of all rows, by flat name, for actions that a step omits."""
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
@@ -142,7 +142,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def _timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str], request: str
     ) -> dm_env.TimeStep:
-        """Return the TimeStep of all rows, and report the errors of rows."""
+        """Return the TimeStep of all rows, and report the errors raised by rows."""
         timestep = self._rows.timestep(kind, failures)
         self.report_rows(failures, request)
         return timestep

@@ -1,4 +1,4 @@
-"""The settings of each row, from those that clients send when creating or resetting a batch."""
+"""The settings of each row, derived from those that clients send with a CreateWorld or Reset."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AskedRows:
 
 
 def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
-    """Return, by row, the settings of each row that a Reset selects.
+    """Return the settings of the rows that a Reset selects, by row.
 
     Args:
       settings: the settings of the Reset, nested or flat.

@@ -1,4 +1,4 @@
-"""Calls of the factories of served environments with the settings of clients."""
+"""Calls to the factories of served environments, with the settings that clients send."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SERVED = (
 
 
 class BatchMaker(abc.ABC):
-    """A factory that creates only batches and receives settings just as the client sent them."""
+    """A factory that creates only batches and receives settings exactly as clients send them."""
 
     def __call__(self) -> Any:
         raise AssertionError("a BatchMaker cannot be called; `construct` calls `make_batch`")
 
     @abc.abstractmethod
     def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
-        """Return a batch for the settings of a client.
+        """Return a batch with the settings of a client.
 
         Args:
           settings: values by flat name.
@@ -114,7 +114,7 @@ def construct_rows(
     report: Report,
     singleton: bool = False,
 ) -> Batch:
-    """Create rows by calling a factory for each of them. For the arguments, see `construct`.
+    """Create rows by calling a factory once for each. For the arguments, see `construct`.
 
     Raises:
       HasRowsError: the factory makes batches itself. Otherwise as `construct_one` and `Batch`.

@@ -1,4 +1,4 @@
-"""Errors of requests and environments: which party is at fault, storage and logging.
+"""Errors of requests and environments, and how they are attributed, stored and logged.
 
 Code that converts the values of a request raises `RequestError` or runs in the context
 `in_request`. Every other exception is attributed to the environment. This includes a SpecError,
@@ -92,7 +92,7 @@ def in_request() -> Iterator[None]:
 
 
 def environments_own(error: Exception) -> RuntimeError:
-    """Return an environment's error as a type that cannot be mistaken for an argument error.
+    """Convert an environment's error to a type that cannot be mistaken for an argument error.
 
     Args:
       error: a ValueError, the type that also reports an invalid setting or action.
@@ -113,8 +113,8 @@ def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 Report: TypeAlias = Callable[[Exception, str], None]
-"""A callback that receives the error of a row, or another error that fails no request, and a
-description of the error."""
+"""A callback that receives an error and a description of it. The error is one raised by a row, or
+another one that makes no request fail."""
 
 
 def unreported(error: Exception, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Validation of what `serve` is to host (factories, environments, texts) before worlds exist."""
+"""Validation of the factories, environments and strings passed to `serve`, before worlds exist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AnyEnvironment(Protocol):
 
 
 Hosted: TypeAlias = Callable[..., Any] | AnyEnvironment | str
-"""A source of environments: a factory, an environment, or a text that specifies a factory."""
+"""A source of environments: a factory, an environment, or a string that specifies a factory."""
 
 Factory: TypeAlias = Callable[..., Any] | Instance
 """A factory of worlds."""

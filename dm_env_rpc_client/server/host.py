@@ -28,9 +28,9 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 
 WAITING_FOR = "waiting_for."
-"""The prefix of the key of an unlisted property; the name of a world completes the key. The value
-lists the players missing from the pending steps of the world, or is "" if none is missing. Clients
-read the property over a connection that does not wait."""
+"""The prefix of the keys of unlisted properties, one for each world; the world's name completes
+the key. The value lists the players missing from the world's pending steps, or is "" if none is
+missing. Clients read the property over a connection that is not itself waiting for a step."""
 
 
 class Host:
@@ -115,7 +115,7 @@ def _admitting(token: str, activity: Activity, open_stream: OpenStream) -> OpenS
 
 
 def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str) -> None:
-    """Record the error of a row of a batch, as a session records the errors of its requests."""
+    """Record an error from a row of a batch, as a session records the errors of its requests."""
     # The environment's fault is kept in `errors`; a client's is only counted.
     if refusal_of(error) is None:
         error_log.add(error, text)

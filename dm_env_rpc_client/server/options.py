@@ -1,7 +1,7 @@
 """The options of `serve`, as keyword arguments and as one dataclass.
 
-The command line reads the defaults, checks and texts of its options from this module. To keep the
-command line fast, slow imports are made only in the functions that need them.
+The command line takes the defaults, checks and help texts of its options from this module. To keep
+the command line fast, slow modules are imported only in the functions that need them.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class ServeOptions:
 
     @property
     def made(self) -> World | Game | None:
-        """The existing world or game that is the only one to be served, or None."""
+        """The only world or game to be served, if it already exists, or None."""
         from dm_env_rpc_client.server.worlds.world import Game, World
 
         return self.environment if isinstance(self.environment, World | Game) else None

@@ -9,8 +9,8 @@ Periods in keys define a tree, so that listing "level" returns "level.seed". Pas
 environment or a game to offer them to the clients that have joined it. The attribute of an
 environment can also be a mapping from keys to functions that return the values.
 
-Some environments, such as those of C libraries, have no registry of properties. For such an
-environment, the server calls the methods of the environment instead.
+Some environments, such as those implemented in C libraries, have no registry of properties. For
+such an environment, the server calls the methods of the environment instead.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class PropertyAttributes(Protocol):
 
 
 class HasStringProperties(Protocol):
-    """An environment with methods for its properties, which raise PropertyError to refuse."""
+    """An environment whose methods for properties raise PropertyError to refuse a request."""
 
     def read_property(self, key: str) -> str:
         """Return the value of a property."""
@@ -297,7 +297,7 @@ class HasStringProperties(Protocol):
 
 
 def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
-    """Return whether an environment, or the one in its wrapper, has methods for properties."""
+    """Return whether an environment, or the one that it wraps, has methods for properties."""
     # Since Python 3.12, isinstance ignores methods that `__getattr__` returns.
     methods = ("read_property", "write_property", "list_properties")
     return all(hasattr(environment, name) for name in methods)
@@ -347,7 +347,7 @@ class StringProperties(Properties):
         ]
 
     def knows(self, key: str) -> bool:
-        """Return whether a property exists: reading or listing it does not raise NOT_FOUND."""
+        """Return whether a property exists, that is, can be read or listed without NOT_FOUND."""
         try:
             self._environment.read_property(key)
         except PropertyError as error:

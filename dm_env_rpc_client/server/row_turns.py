@@ -1,9 +1,9 @@
-"""Calls to the rows of a batch: one after the other, or at the same time for rows that wait.
+"""Calls to the rows of a batch, made one after another, or at the same time if the rows wait.
 
 An environment may have to wait for an engine in another process, a socket or a device. Rows that
-are known to wait when they are created get threads and step at the same time. All other rows are
-stepped by the thread of their batch, because environments that compute in Python gain nothing from
-threads.
+are already known to wait when they are created get threads and step at the same time. All other
+rows are stepped by the thread of their batch, because environments that compute in Python gain
+nothing from threads.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _THREADS = 256
 """Maximum number of threads of one batch. If a batch has more rows, some rows share a thread."""
 
 _WAITING_SECONDS = 1e-3
-"""Time, in seconds, that the rows must wait in total to be worth threads, which cost 50 us for
-each row."""
+"""Total time, in seconds, that the rows must spend waiting to justify threads, which cost 50 us
+for each row."""
 
 _WATCHED = 16
-"""Number of calls to all rows, initially and after each slow call, in which the wait of the rows
-is measured. Each measurement costs 3 us."""
+"""Number of calls to all rows, initially and after each slow call, in which the waiting time of
+the rows is measured. Each measurement costs 3 us."""
 
 _CERTAIN = 2
-"""Number of consecutive calls with waiting rows after which rows created later get threads. In a
-single call, the rows may have waited for the GIL, which another thread held without a
-processor."""
+"""Number of consecutive calls with waiting rows after which rows created later get threads. A
+single call is not enough: the rows may have waited for the GIL because the thread that held it had
+no processor to run on."""
 
 _COUNTS_SWITCHES = hasattr(resource, "RUSAGE_THREAD")
 """Whether the system counts a thread's voluntary context switches: Linux does, macOS does not."""
@@ -44,7 +44,7 @@ def _switches() -> int:
 
 
 class Waits:
-    """Known facts about whether the rows of a factory's batches wait.
+    """What is known about whether the rows of a factory's batches wait.
 
     Args:
       has_threads: whether rows get threads in any case.

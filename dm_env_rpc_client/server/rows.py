@@ -1,4 +1,4 @@
-"""The arrays of a batch, and the step of one environment that fills its row in the arrays."""
+"""The arrays of a batch, and the steps of environments, each of which fills one row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Infos(Protocol):
         """Return empty infos for a number of rows, in the same layout."""
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text of the infos and the errors of unsendable infos, and clear both.
+        """Return the infos as text and the errors for infos that cannot be sent, and clear both.
 
         Args:
           both: the rows whose sequence was terminated and truncated.
@@ -52,11 +52,11 @@ class Infos(Protocol):
         """
 
     def put_taken(self, index: int, said: Any) -> None:
-        """Record the infos of a row. Rows must be recorded in their order."""
+        """Record the infos of a row. Rows must be recorded in row order."""
 
 
 class Offers(Protocol):
-    """The properties of rows of a special kind, regardless of the process that hosts the rows."""
+    """The properties that a special kind of row offers, whichever process hosts the rows."""
 
     def properties(
         self, environments: Sequence[dm_env.Environment]
@@ -195,7 +195,7 @@ class Rows:
     def timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str]
     ) -> dm_env.TimeStep:
-        """Return the TimeStep of all rows, whose arrays the next TimeStep may overwrite.
+        """Return the TimeStep of all rows; the next TimeStep may overwrite its arrays.
 
         Args:
           kind: the type of the TimeStep.
@@ -312,7 +312,7 @@ class EnvironmentRows(Rows):
 
 
 def batched(structure: Any, count: int) -> Any:
-    """Convert a structure of the specs of one row to the specs of `count` rows.
+    """Convert the specs in a structure from those of one row to those of `count` rows.
 
     Raises:
       SpecError: a spec is of variable length.

@@ -123,7 +123,7 @@ class Server:
 
     @property
     def agent_count(self) -> int:
-        """The number of agents joined to worlds."""
+        """The number of agents currently joined to worlds."""
         return self.stats().agents
 
     def stats(self) -> ServerStats:

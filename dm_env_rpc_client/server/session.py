@@ -6,8 +6,9 @@ overview).
 
 Steps are decoded and encoded without protobuf messages (`_step_fast`). All other requests, and
 unusual steps, are parsed within the limits and passed to `handle`. The thread that owns a world
-answers the streams of the world. A request that might have to wait raises ElsewhereError in that
-thread, before any effect, and is then executed by a thread that owns no world.
+answers the requests of the world's streams. A request that might have to wait raises
+ElsewhereError in that thread, before any effect, and is then executed by a thread that owns no
+world.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _RUNNING = State.RUNNING
 
 
 class Session(ServerStream):
-    """The session of one stream, which is a `ServerStream`.
+    """The session of one stream, in the form of a `ServerStream`.
 
     Attributes:
       may_wait: whether the agent's steps may wait for steps of other agents.
@@ -136,7 +137,7 @@ class Session(ServerStream):
             owner_threads.require_no_owner()
 
     def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
-        """Execute a step without protobuf messages, in all other respects like `_step`.
+        """Execute a step without protobuf messages, but otherwise like `_step`.
 
         There is a codec while an agent is joined, and then a step is always allowed.
         """
@@ -173,7 +174,7 @@ class Session(ServerStream):
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
     ) -> dm_env_rpc_pb2.EnvironmentResponse:
-        """Execute a request and return its answer, which is an error Status after an exception."""
+        """Execute a request and return its answer, or an error Status if it raises an error."""
         response = dm_env_rpc_pb2.EnvironmentResponse()
         field = request.WhichOneof("payload")
         try:
@@ -380,7 +381,7 @@ class Session(ServerStream):
             self._worlds.left(self._world_name)
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpack settings, or raise RequestError if one is invalid or all take too much memory."""
+        """Unpack settings, or raise RequestError if one is invalid or they are too large."""
         budget = Budget(self._limits)
         unpacked = {}
         with in_request():

@@ -98,7 +98,7 @@ class Instance:
             raise
 
     def refuse(self, settings: Mapping[str, Any]) -> Any:
-        """Raise RequestError for settings, because they cannot create another environment."""
+        """Raise RequestError, because no other environment can be created with the settings."""
         own = ", ".join(map(repr, self._reset_settings))
         name = next((name for name in settings if name != NUM_ENVS), NUM_ENVS)
         raise RequestError.invalid(

@@ -15,7 +15,7 @@ from dm_env_rpc_client.system.locks import make_lock
 
 
 class CallerGoneError(Exception):
-    """Raised when the client of the request that is being executed has disconnected."""
+    """Raised when the client whose request is being executed has disconnected."""
 
 
 class Caller:

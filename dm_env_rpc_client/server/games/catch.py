@@ -51,7 +51,7 @@ class Catch(dm_env.Environment):
         return dm_env.restart(self._observation())
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Move the paddle, and the ball down by one row."""
+        """Move the paddle, and move the ball down by one row."""
         if self._row == self._rows - 1:
             return self.reset()
         move = int(action["paddle"]) - 1

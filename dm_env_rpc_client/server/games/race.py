@@ -82,7 +82,7 @@ class Race(Game):
         }
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Set `length`, at most to its initial value, as a larger one would change the specs."""
+        """Set `length` to at most its initial value, as a larger value would change the specs."""
         length = settings.get("length", self._length)
         if set(settings) - {"length"} or not 1 <= length <= self._longest:
             raise ValueError(
@@ -99,7 +99,7 @@ class Race(Game):
         self._positions[sorted(self._runners)] = 0
 
     def step(self, actions: Mapping[Hashable, Any]) -> None:
-        """Move the players by their actions."""
+        """Move the players according to their actions."""
         self._turn += 1
         for player, action in actions.items():
             self._positions[self._lane(player)] += int(action["move"])

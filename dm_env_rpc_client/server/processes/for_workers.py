@@ -1,8 +1,8 @@
 """Requests from workers to the server's own process, which answers them for all workers.
 
-Some requests concern the properties of the server: each property has one value for all clients,
-and its getter and setter need not be pickled. Other requests concern the names and limits of the
-worlds of all workers.
+Some requests concern the properties of the server. Each property thus has one value for all
+clients, and its getter and setter need not be pickled. Other requests concern the names and limits
+of the worlds of all workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Questions:
         self._lock = make_lock()
 
     def ask(self, *question: Any) -> Any:
-        """Return or raise the outcome of a method.
+        """Call a method of the object, and return its result or raise its error.
 
         Raises:
           OSError, EOFError: the server's own process has ended.
@@ -78,7 +78,7 @@ class AskedProperties(Properties):
 
 
 class AskedShare(Share):
-    """The share and names of this worker's worlds, managed by the server's own process.
+    """This worker's share and the names of its worlds, managed by the server's own process.
 
     Args:
       pipe: the pipe to that process.

@@ -27,7 +27,7 @@ def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
 
 
 class _RaisedInWorkerError(Exception):
-    """The cause of an exception from a worker, whose text is the worker's traceback."""
+    """The cause of an exception from a worker, with the worker's traceback as its text."""
 
 
 class PackedError(NamedTuple):

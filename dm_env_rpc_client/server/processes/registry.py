@@ -9,12 +9,12 @@ from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
 
 _MOST_LOST = 1024
-"""Number of remembered names of worlds that were lost with their workers; older names are
-dropped."""
+"""Maximum number of remembered names of worlds that were lost with their workers. The oldest names
+are dropped."""
 
 
 class WorkerShare(Share):
-    """The share of one worker's worlds in the server's limits.
+    """The part of the server's limits that the worlds of one worker use.
 
     Args:
       registry: the registry of the server.
@@ -29,7 +29,7 @@ class WorkerShare(Share):
         self._registry = registry
 
     def own(self, name: str) -> int:
-        """Return the share of this worker's worlds in one limit."""
+        """Return how much of one limit the worlds of this worker use."""
         return self._taken[name]
 
     def total(self, name: str) -> int:
@@ -82,7 +82,7 @@ class Registry:
             return chosen
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Record that a world for which a worker was chosen was not created."""
+        """Record that, after a worker was chosen for a world, the world was not created."""
         with self._lock:
             share.placed -= 1
 
@@ -118,7 +118,7 @@ class Registry:
         return name in self._lost
 
     def total(self, name: str) -> int:
-        """Return the sum of the shares of all workers' worlds in one limit."""
+        """Return how much of one limit the worlds of all workers use together."""
         with self._lock:
             return sum(share.own(name) for share in self._shares)
 

@@ -50,7 +50,7 @@ class SharedArrays:
 
     @contextlib.contextmanager
     def handed_over(self) -> Iterator[int]:
-        """Return a context that has the descriptor for the other process and then closes it."""
+        """Return a context that provides the descriptor for the other process, then closes it."""
         try:
             yield self._descriptor
         finally:

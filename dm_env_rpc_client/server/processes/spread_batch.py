@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Return or raise the outcome of a request; raise _LostError if the worker has ended."""
+        """Return a request's result or raise its error, or _LostError if the worker has ended."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -150,7 +150,7 @@ class _Part:
         )
 
     def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
-        """Send a request to the worker, and return or raise its outcome."""
+        """Send a request to the worker, and return its result or raise its error."""
         self.begin(method, *arguments, descriptor=descriptor)
         return self.end()
 

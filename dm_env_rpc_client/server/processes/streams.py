@@ -34,7 +34,7 @@ _REQUEST = dm_env_rpc_pb2.EnvironmentRequest
 
 
 def _tag(field: str) -> bytes:
-    """Return the first byte of a message with this payload only."""
+    """Return the first byte of a message that contains only this payload."""
     return bytes([_REQUEST.DESCRIPTOR.fields_by_name[field].number << 3 | 2])
 
 
@@ -43,12 +43,12 @@ _CREATE, _JOIN, _LEAVE = _tag("create_world"), _tag("join_world"), _tag("leave_w
 STEP = _tag("step")
 
 _OF_THE_JOINED = ("step", "reset", "leave_world", "extension")
-"""Requests answered in the process of the joined world, unless they are about the property
-`waiting_for.`."""
+"""Requests answered in the process that hosts the joined world, unless they concern a
+`waiting_for.` property."""
 
 ANSWER, STATUS = b"\0", b"\1"
-"""The first bytes of a worker's messages, which mark an answer or the pickled status that ends the
-stream."""
+"""The possible first bytes of a worker's message, which mark it as an answer or as the pickled
+status that ends the stream."""
 
 
 class WorkerGoneError(Exception):
@@ -108,7 +108,7 @@ class Link:
         return bytes(memoryview(answer)[1:])
 
     def paced(self, is_slow: bool) -> None:
-        """Ignore whether answers are slow, unlike `ServerStream.paced`."""
+        """Do nothing, whether answers are slow or quick; see `ServerStream.paced`."""
 
     def abandon(self) -> None:
         """Shut down the pipe, so that the worker ends its side and `answer` fails."""
@@ -171,13 +171,13 @@ class Places(Protocol):
         """
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Record that a world for which a worker was chosen was not created."""
+        """Record that, after a worker was chosen for a world, the world was not created."""
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
         """Return this process's share if the world is a batch to be spread over the workers."""
 
     def is_here(self, share: WorkerShare) -> bool:
-        """Return whether a share is that of this process and not that of a worker."""
+        """Return whether a share belongs to this process rather than to a worker."""
 
     def of(self, name: str) -> WorkerShare | None:
         """Return the share of the process that has a world, or None if there is no such world."""
@@ -194,7 +194,7 @@ class Places(Protocol):
 
 
 def _asks_for_waiting(request: dm_env_rpc_pb2.EnvironmentRequest) -> bool:
-    """Return whether a request might be about the property `waiting_for.`."""
+    """Return whether a request might concern a `waiting_for.` property."""
     return WAITING_FOR.encode() in request.extension.value
 
 
@@ -312,7 +312,7 @@ class PassedStream(ServerStream):
         return share
 
     def _parsed(self, message: bytes) -> dm_env_rpc_pb2.EnvironmentRequest:
-        """Return a parsed request, or an empty one if parsing fails, which the session reports."""
+        """Return a parsed request, or an empty one if parsing fails; the session reports it."""
         try:
             return bounded_parsing.parse(_REQUEST, message, Budget(self._limits), "the request")
         except (SpecError, *DECODE_ERRORS):

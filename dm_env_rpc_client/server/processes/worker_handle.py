@@ -40,8 +40,8 @@ LOOK_SECONDS = 0.25
 """Interval, in seconds, between checks of a worker process."""
 
 _BEHIND_SECONDS = 1.0
-"""Time limit, in seconds, for a worker to accept a stream, after which other workers get the next
-ones."""
+"""Time limit, in seconds, for a worker to accept a stream. After that, the next streams go to
+other workers."""
 
 _END_SECONDS = 5.0
 """Time limit, in seconds, for a worker to exit after it has closed its pipe."""
@@ -191,7 +191,7 @@ class WorkerProcess:
         return self._process.is_alive
 
     def check_begun(self) -> None:
-        """Wait until the worker serves.
+        """Wait until the worker has begun to serve.
 
         Raises:
           SpecError: it cannot load its environment.
@@ -211,7 +211,7 @@ class WorkerProcess:
         )
 
     def look_stopped(self) -> float:
-        """Return the seconds for which a signal has stopped the process, or 0 if it is running.
+        """Return for how many seconds a signal has stopped the process, or 0 if it is running.
 
         Counts the checks instead of reading the clock: all processes may have been stopped
         together.
@@ -232,7 +232,7 @@ class WorkerProcess:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self, because: str) -> None:
-        """Kill the process, and record the reason for the report of its end."""
+        """Kill the process, and record why, so that the report of its end can state the reason."""
         # The first reason is the cause; later ones are consequences.
         if not self._killed_because:
             self._killed_because = because

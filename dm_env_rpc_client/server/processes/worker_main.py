@@ -1,8 +1,8 @@
 """The program of a worker process, which hosts worlds and the sessions of their streams.
 
-The main thread executes commands of the server's own process, such as the commands to accept the
-pipe of a stream and to stop. Log records and exceptions of environments are sent to the server's
-own process.
+The main thread executes commands of the server's own process, such as those to accept the pipe of
+a stream or to stop. Log records and exceptions of environments are sent to the server's own
+process.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Worker:
 
 
 class _SentErrors(ErrorLog):
-    """An error log that sends exceptions to the server's own process to be kept and logged."""
+    """An error log that sends exceptions to the server's own process to be stored and logged."""
 
     def __init__(self, control: MessagePipe):
         super().__init__()

@@ -59,8 +59,8 @@ from dm_env_rpc_client.transports.server_streams import (
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _STOPPED_SECONDS = 10.0
-"""Time, in seconds, after which a worker stopped by SIGSTOP is killed. A computing worker is never
-killed."""
+"""Time, in seconds, after which a worker stopped by SIGSTOP is killed. A worker that is busy
+computing is never killed for that."""
 
 _STOP_SECONDS = 10.0
 """Time limit, in seconds, for a worker to end after the grace period."""
@@ -69,14 +69,14 @@ _END_SECONDS = 10.0
 """Time limit, in seconds, for supervising threads to notice the end of their workers."""
 
 _MAX_DELAY_SECONDS = 5.0
-"""Longest pause, in seconds, between attempts to start a worker that ends while it starts."""
+"""Longest pause, in seconds, between attempts to start a worker that ends during its start."""
 
 _WAIT_SECONDS = 0.02
 
 _OF_CLIENTS: Mapping[str, Any] = {
     "address": ANYWHERE, "credentials": None, "token": None, "transport": "auto"
 }  # fmt: skip
-"""Options about clients, which do not concern workers."""
+"""Options that concern clients but not workers."""
 
 
 class Workers(Places, RowPlaces):
@@ -322,7 +322,7 @@ class Workers(Places, RowPlaces):
         self._registry.was_not_created(share)
 
     def _hear_all(self) -> None:
-        """Process the pending messages of all workers, which send an error before its answer."""
+        """Process the pending messages of all workers. Errors are sent before the answers."""
         for worker in list(self._workers.values()):
             with contextlib.suppress(EOFError, OSError):
                 worker.receive(self._take)
@@ -381,7 +381,7 @@ class Workers(Places, RowPlaces):
                 next_look = time.monotonic() + LOOK_SECONDS if is_due else next_look
 
     def _look(self, worker: WorkerProcess) -> None:
-        """Kill a worker that a signal has stopped too long or that misses the deadline to end."""
+        """Kill a worker that a signal has stopped for too long or that missed its deadline."""
         stopped = worker.look_stopped()
         if not self._stopping.is_set():
             if stopped >= _STOPPED_SECONDS:

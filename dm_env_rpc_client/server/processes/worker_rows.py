@@ -1,8 +1,8 @@
 """The rows of batches in a worker; the batches themselves are in the server's own process.
 
 Each worker has some of the rows of a batch, and a pipe for commands about these rows. Numbers are
-in shared memory: actions are written to it before the message for a step, and results before the
-answer.
+exchanged in shared memory: actions are written to it before the message that requests a step, and
+results before the answer to that message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger("dm_env_rpc_client.server")
 
 
 class MadeRows(NamedTuple):
-    """Facts about rows that the server's own process needs.
+    """What the server's own process needs to know about rows.
 
     Attributes:
       kind: the specification of each row.
@@ -302,7 +302,7 @@ class _Rows:
 
 
 def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickle the infos of rows, and turn a failure to pickle into an error of its row."""
+    """Pickle the infos of rows, and turn a pickling failure into an error of the row concerned."""
     try:
         return _dumps(taken)
     except Exception:
@@ -325,8 +325,8 @@ _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
     {MappingProxyType: lambda mapping: (_unchangeable, (dict(mapping),))},
     copyreg.dispatch_table,
 )
-"""Reducers for pickle, including one for the read-only mappings that replace mappings other than
-dicts in infos."""
+"""Reducers for pickle, including one for the read-only mappings that replace all mappings in infos
+except dicts."""
 
 
 def _picklable(value: Any) -> bytes:

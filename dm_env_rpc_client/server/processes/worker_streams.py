@@ -96,7 +96,7 @@ class WorkerStreams:
 
 
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Notify a stream that its client has disconnected, since it might be waiting for others."""
+    """Notify a stream of its client's disconnection, as the stream might be waiting for others."""
     poll = select.poll()
     # Not POLLIN: requests that arrive are for the other thread.
     poll.register(pipe, select.POLLRDHUP)

@@ -62,7 +62,7 @@ class TakesSettings(Protocol):
 
 
 def takes_settings(environment: Any) -> TypeGuard[TakesSettings]:
-    """Return whether an environment, or the one in its wrapper, handles settings of a Reset."""
+    """Return whether an environment, or the one that it wraps, handles settings of a Reset."""
     return hasattr(environment, "reset_settings") and hasattr(environment, "configure")
 
 
@@ -87,7 +87,7 @@ class _Interruption(NamedTuple):
 
 
 class _Closed(dm_env.Environment):
-    """A stand-in for an environment that was closed for another that could not be created."""
+    """A stand-in for an environment closed to make way for one that could not be created."""
 
     def reset(self) -> dm_env.TimeStep:
         raise RequestError.not_now(
@@ -183,7 +183,7 @@ class EnvironmentWorld(OwnedWorld):
             )
 
     def _interrupt(self, settings: Mapping[str, Any], caller: Agent | None) -> _Interruption | None:
-        """Reset the world, and return the interruption of this or an earlier reset to wait for."""
+        """Reset the world, and return the interruption to wait for, from this or a prior reset."""
         if self._is_closed:
             raise was_closed()
         if self._interruption is not None:
@@ -315,7 +315,7 @@ class EnvironmentWorld(OwnedWorld):
             self._restore(self._made)
 
     def _restore(self, former: _Made) -> None:
-        """Recreate the environment that was closed for another, without its former sequence."""
+        """Recreate the environment closed to make way for another, without its former sequence."""
         self._is_running = False
         self._made = self._with_flat_specs(self._make(former.settings), former.settings)
 

@@ -6,8 +6,8 @@ key that contains a period forms several levels. A structure that is a single ar
 discount" in the protocol overview). Names and UIDs follow the order of the environment's own
 mappings.
 
-A discount with the default spec of dm_env is not an observation. Such a discount is 1, or 0 in a
-step that TERMINATED a sequence, so clients infer it from the states. Besides, no observation could
+A discount with dm_env's default spec is not an observation. Such a discount is 1, or 0 in a step
+that TERMINATED a sequence, so clients infer it from the states. Besides, no observation could
 express that a FIRST step has no discount.
 """
 
@@ -34,13 +34,13 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.tensors import nesting, specs, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]
-"""The specs of actions, observations, reward and discount, each nested or not, or None."""
+"""The specs of actions, observations, reward and discount. Each may be nested, flat or None."""
 
 METHODS = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
 
 _USED = ("name", "shape", "dtype")
-"""The attributes that a spec must have. Environments for the one-file server have specs of classes
-defined in that file."""
+"""The attributes that a spec must have. Environments written for the one-file server have specs
+whose classes are defined in that file."""
 
 
 def specs_of(hosted: Any, *player: Any) -> Specs:
@@ -89,7 +89,7 @@ def _error(text: str, found: Any) -> TypeError:
 
 
 def _is_space(value: Any) -> bool:
-    """Return whether a value has the members of a space of Gymnasium or gym."""
+    """Return whether a value has the members of a Gymnasium or gym space."""
     return hasattr(value, "sample") and hasattr(value, "contains")
 
 
@@ -100,7 +100,7 @@ _OF_STEPS = {name: f"the name of the {name} of a step" for name in (REWARD, DISC
 
 
 class FlatSpecs:
-    """The specs of one agent by flat names, with UIDs.
+    """The specs of one agent by flat name, with UIDs.
 
     Args:
       action_spec: specs of the actions, nested or not, as in dm_env; None for none.
@@ -174,7 +174,7 @@ class FlatSpecs:
 
     @classmethod
     def of(cls, environment: dm_env.Environment, default_actions: Mapping[str, Any]) -> FlatSpecs:
-        """Return the flat specs of an environment; raise TypeError if a method returns none."""
+        """Return the flat specs of an environment; raise TypeError if a method returns no spec."""
         return cls(*specs_of(environment), default_actions)
 
     def nested_action(self, actions: Mapping[str, Any]) -> Any:
@@ -260,7 +260,7 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
 
 
 def _flatten_nothing(observation: Any) -> list[Any]:
-    """Return no values for an environment without observations; raise TypeError if it has one."""
+    """Return no values for an environment without observations; raise TypeError if it has any."""
     if observation is None or not structures.leaves(observation):
         return []
     raise TypeError(
