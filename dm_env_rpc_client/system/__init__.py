@@ -1,4 +1,4 @@
-"""Operating system helpers for all packages: forks, locks, waits, pipes, owners, children."""
+"""Operating system helpers for all packages: forks, locks, waits, pipes, threads, processes."""
 
 # `forking.py`: notification of objects in a forked child. `locks.py`: how a lock is
 # tried, so that a signal does not leave it locked. `waiting.py`: waits that a signal ends, until a

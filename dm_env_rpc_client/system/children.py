@@ -157,7 +157,7 @@ def how_it_ended(code: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal such as SIGSTOP, but not a debugger, has stopped a process."""
+    """Whether a process has been stopped by a signal such as SIGSTOP, and not by a debugger."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -192,7 +192,7 @@ class Parent:
 
     @classmethod
     def from_multiprocessing(cls) -> Parent:
-        """Return the process that started this one by `multiprocessing` with "spawn"."""
+        """Return the process that spawned this one with `multiprocessing`."""
         parent = multiprocessing.parent_process()
         assert parent is not None
         assert parent.pid is not None
@@ -280,7 +280,7 @@ class Guard:
         os.close(reading)
 
     def tell(self, what: bytes) -> None:
-        """Send the guard information. A child can also call this between fork and exec."""
+        """Send information to the guard. A child can also call this between fork and exec."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
 
@@ -364,7 +364,7 @@ def supervise(
 
 
 def bound_output() -> None:
-    """Continually free the disk space of the standard output file except for its end.
+    """Continually free the disk space of all but the end of the standard output file.
 
     The file keeps its size, but fallocate(2) makes a hole at its beginning. The function returns
     at once if standard output is not a file, or if the file system has no holes.

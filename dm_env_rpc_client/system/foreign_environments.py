@@ -1,8 +1,8 @@
-"""Conversion of environments of other libraries, and explanations of wrong return values.
+"""Conversion of environments from other libraries, and explanations of wrong return values.
 
 The server converts the environments that users' factories return without importing all adaptors.
-The conversion functions are listed here by name, and each module is imported with the first
-environment of its library.
+The conversion functions are listed here by name, and each module is imported when the first
+environment from its library is converted.
 
 The explanations are written for the author of the environment. An explanation is computed only
 after a wrong value has been found, so valid steps cost nothing extra.
@@ -42,11 +42,11 @@ class Conversion(NamedTuple):
 
 
 AS_DECLARED = Conversion()
-"""The conversion that an environment declares, or otherwise the conversion that is detected."""
+"""The conversion that an environment declares, or the detected one if it declares none."""
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
-    """Convert an environment of Gymnasium or PettingZoo so that it can be served.
+    """Convert a Gymnasium or PettingZoo environment so that it can be served.
 
     Args:
       made: the result of a factory.
@@ -58,7 +58,7 @@ def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
 
     Raises:
       SpecError: the environment cannot be served, for instance because a space has no spec.
-      TypeError: an environment of Gymnasium has no spaces.
+      TypeError: a Gymnasium environment has no spaces.
     """
     converter = _converter(made)
     if converter is None:
@@ -79,7 +79,7 @@ def check(made: Any, conversion: Conversion) -> None:
 
 
 def is_gymnasium(made: Any) -> bool:
-    """Whether this is an environment of Gymnasium or gym other than a vector environment.
+    """Whether this is a Gymnasium or gym environment, but not a vector environment.
 
     Raises:
       TypeError: the environment has no spaces.
@@ -139,15 +139,14 @@ def _first_axes(space: Any) -> list[int | None]:
 
 
 def _is_own_batch(made: Any) -> bool:
-    """Whether this is a batch of a simulator that has no Gymnasium spaces."""
+    """Whether this is a simulator's batch without Gymnasium spaces."""
     methods = (hasattr(made, name) for name in ("reset", "step"))
     return row_count(made) is not None and all(methods) and not hasattr(made, "action_spec")
 
 
 _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}
 _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "Env")}
-"""The packages and class names of environments, which allow checks without importing the
-packages."""
+"""The packages and names of environment classes, for checks that do not import the packages."""
 
 
 def _bases(kind: type) -> set[tuple[str, str]]:

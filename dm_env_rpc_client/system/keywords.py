@@ -1,9 +1,9 @@
 """Functions whose keyword arguments are the fields of a dataclass.
 
-A function with dataclass options declares `**keywords: Unpack[...]` with a TypedDict for type
-checkers, so no signature repeats the dataclass. `inspect.signature`, `help` and notebooks would
-show only `**`. Therefore the decorated function also receives the dataclass's signature and the
-texts of its docstring.
+A function whose options form a dataclass declares `**keywords: Unpack[...]` with a TypedDict for
+type checkers, so no signature repeats the dataclass's fields. On their own, `inspect.signature`,
+`help` and notebooks would show only `**`. Therefore the decorated function also receives the
+dataclass's signature and the descriptions in its docstring.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
 
 
 def attribute_texts(documented: type) -> dict[str, str]:
-    """Return the docstring lines of a class's attributes by attribute name."""
+    """Return the attribute descriptions of a documented class by attribute name."""
     return {name: " ".join(entry.split()[1:]) for name, entry in _entries(documented).items()}
 
 

@@ -4,9 +4,9 @@ From Python 3.14 on, an interrupt can arrive after `with` has acquired a lock of
 before the block begins, and then nothing releases the lock. Therefore this package creates all its
 locks with this module.
 
-In CPython 3.13 and 3.14, the exception tables omit the backward jump of loops other than `for` and
-`while True` within `try` or `with`. An interrupt at this jump runs no `except` and no `finally`.
-`tests/system/test_locks.py` finds loops with this problem.
+In CPython 3.13 and 3.14, the exception table of a `try` or `with` omits the backward jump of any
+loop inside it other than `for` and `while True`. An interrupt at this jump runs no `except` and no
+`finally`. `tests/system/test_locks.py` finds loops with this problem.
 """
 
 from __future__ import annotations

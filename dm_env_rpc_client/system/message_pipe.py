@@ -21,8 +21,8 @@ class Received(NamedTuple):
     message: bytearray
 
     descriptor: int | None
-    """The file descriptor that accompanied the message and is owned by the receiver, or None if
-    the message had none."""
+    """The file descriptor that was sent with the message and now belongs to the receiver, or None
+    if none was sent."""
 
 
 class MessagePipe:

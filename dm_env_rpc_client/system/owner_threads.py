@@ -1,11 +1,10 @@
-"""Threads that own objects and make all calls on them on behalf of every caller.
+"""Threads that own objects and call their methods on behalf of all other threads.
 
 Some objects, such as sqlite3 connections, OpenGL contexts and browser drivers, accept calls from
 only one thread.
 
 An owner never waits for another owner, a client or another process, because two owners could
-deadlock. All work that has to wait is done by threads that own nothing, which `require_no_owner`
-enforces.
+deadlock. Only threads that own nothing do work that has to wait; `require_no_owner` enforces this.
 """
 
 from __future__ import annotations
@@ -74,11 +73,11 @@ class Owner:
 
     @property
     def is_quick(self) -> bool:
-        """Whether this owner has objects, none of them is slow, and it is allowed to lead."""
+        """Whether this owner has objects, none of which are slow, and is allowed to lead."""
         return self.holds > 0 and not self.slow and self.may_lead
 
     def is_to_lead(self, leading: Owner) -> bool:
-        """Whether this owner should replace the current leader, which owns nothing else.
+        """Whether the leading owner has only one object and should be replaced by this owner.
 
         With the right leader, most requests need no change of threads.
         """
@@ -143,7 +142,7 @@ class Owner:
         self.holds -= 1
 
     def end(self) -> None:
-        """End the owner's thread after the queued calls, without waiting for its end."""
+        """Make the owner's thread end after its queued calls, without waiting until it ends."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
@@ -398,12 +397,12 @@ class Call:
         return not self._is_done.locked()
 
     def wait_begun(self, seconds: float) -> bool:
-        """Wait until a call of `Owner.begin` has begun, and return whether it has."""
+        """Wait until a call queued by `Owner.begin` has begun, and return whether it has."""
         assert self._has_begun is not None, "made by `begin`"
         return self._has_begun.wait(seconds)
 
     def take_back(self) -> bool:
-        """Cancel a call of `Owner.begin`, or return False if the call has already begun."""
+        """Cancel a call queued by `Owner.begin`, or return False if the call has already begun."""
         assert self._is_taken is not None, "made by `begin`"
         return self._is_taken.acquire(blocking=False)
 

@@ -4,25 +4,26 @@ The reader of a queue checks the queue first and calls `select` only if the queu
 a readable descriptor means only that the queue might contain an item.
 
 At either end, putting a thread to sleep and waking it takes longer than a cheap step. While both
-ends poll, neither end sleeps during a round trip. In alternating runs, a step with polling took
-0.31 to 0.35 of the time without polling with one environment. With 16 environments on one server,
-a step took 0.69 to 0.92 of the time without polling if the observation is a scalar, and 0.66 to
-0.93 if it is uint8 84x84x4. The client's processor was busy for no longer than without polling. If
-an agent computes for 0.1 or 0.3 ms between two steps, the wait for a step took 0.33 to 0.47 of the
-time without polling, but the server keeps a processor busy that would otherwise be idle.
+ends poll, neither end sleeps during a round trip. In alternating runs with one environment, a step
+took 0.31 to 0.35 times as long with polling as without. With 16 environments on one server, the
+ratio was 0.69 to 0.92 for a scalar observation, and 0.66 to 0.93 for a uint8 84x84x4 observation.
+The client's processor was busy for no longer than without polling. If an agent computes for 0.1 or
+0.3 ms between two steps, the wait for a step took 0.33 to 0.47 times as long as without polling,
+but the server keeps busy a processor that would otherwise be idle.
 
 Polling helps only if the input arrives soon and nothing else needs the processor or the GIL.
-Therefore each place in the code that waits adapts. It sleeps at once and seldom polls again after
-waits that were too long for polling, or in which input was delayed because another program was
-given the processor. A thread also does not poll while other threads of its process work for
-sockets of this package or wait for them, because polling would take the GIL from those threads.
-With a server in the same process, with four threads that step their own environments, and beside a
-thread that computes, a step took 0.99 to 1.05 of the time without polling. On two processors, a
-step took 0.96 to 1.05 of the time without polling beside one other program that computes, and 0.88
-to 1.25 beside two, where repeated runs of the same code differed by as much.
+Therefore each place in the code that waits adapts. After waits that were too long for polling, or
+in which another program was given the processor and the input was therefore delayed, it sleeps at
+once and seldom polls again. A thread also does not poll while other threads of its process work
+for sockets of this package or wait for them, because polling would take the GIL from those
+threads. With a server in the same process, with four threads that step their own environments, and
+beside a thread that computes, a step took 0.99 to 1.05 times as long as without polling. On two
+processors, beside one other program that computes, a step took 0.96 to 1.05 times as long as
+without polling. Beside two such programs, it took 0.88 to 1.25 times as long, but repeated runs of
+the same code differed by as much.
 
 The polling thread offers the processor to other processes after each poll. Without these offers, a
-step of one environment beside one program that computes took 1.2 of the time without polling,
+step of one environment beside one program that computes took 1.2 times as long as without polling,
 because the two ends were on different processors. However, a process that accepts the processor
 keeps it for up to 3 ms, so rests from polling become shorter only after many waits in which no
 process accepted it.
@@ -124,7 +125,7 @@ SPIN_SECONDS = 0.0005
 the gain for 16 environments was half as large."""
 
 _AWAY_SECONDS = 0.00002
-"""The maximum time, in seconds, of an offer of the processor that no other process accepts."""
+"""The maximum duration, in seconds, of an offer of the processor that no process accepts."""
 
 _TOO_LONG = 4
 """The number of short waits that compensate for a long wait."""
@@ -145,18 +146,18 @@ _TRIALS = 128
 Another process uses the processor briefly if the other end of the connection runs on the same
 processor. While both ends are runnable, the system moves them to separate processors within
 milliseconds. Without these trials, a client and a server whose part of a step takes 35 us stayed
-on one processor for thousands of steps of 60 us instead of 32. With 64 trials, one pair in five
-stayed on one processor. Beside a program that computes, both ends have to share a processor, so
-trials stop until the next rest. A step beside such a program took 0.98 of the time without
-polling."""
+on one processor for thousands of steps, each of which took 60 us instead of 32. With 64 trials,
+one pair in five stayed on one processor. Beside a program that computes, both ends have to share a
+processor, so trials stop until the next rest. A step beside such a program took 0.98 times as long
+as without polling."""
 
 threads: set[int] = set()
-"""The IDs of the threads of this process that wait for sockets of this package or work for
+"""The IDs of the threads of this process that wait for this package's sockets or do work for
 them."""
 
 
 class BusyWait:
-    """The decision whether to poll before sleeping, for one place in the code that waits."""
+    """Decides, for one place in the code that waits, whether to poll before sleeping."""
 
     __slots__ = ("_credit", "_next_rest", "_rest", "_trials")
 
@@ -232,7 +233,7 @@ class BusyWait:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[None]:
-    """Register this thread as working for sockets.
+    """Register this thread as one that does work for sockets.
 
     A nested context has no effect.
     """

@@ -1,11 +1,11 @@
 """Lookup of environments specified by a string for `serve`, `dm-env-rpc serve` and `make`.
 
-The server and the command resolve environment strings in the same way, without importing the client
-or the bridges. Functions that create environments are listed here by name, and are imported with
-the first environment of their kind.
+The server and the command resolve environment strings in the same way, without importing the
+client or the bridges. Functions that create environments are listed here by name, and are imported
+when the first environment of their kind is requested.
 
 The strings that specify a server to launch are parsed here, not in `launch`, so that a command
-with an address imports only what it needs.
+that is given an address imports only what it needs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.plain_text import did_you_mean
 
 PROCESS, DOCKER, PYTHON = "process:", "docker:", "python:"
-"""The prefixes of texts that specify a server to launch. `launch.specs` describes the rest of
-these texts."""
+"""The prefixes of strings that specify a server to launch. `launch.specs` describes what follows
+these prefixes."""
 
 SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
-"""The prefixes of texts that specify environments of other packages, which `dm-env-rpc serve`
-serves."""
+"""The prefixes of strings that specify environments from other packages for `dm-env-rpc serve`."""
 
 
 def is_launch(text: str) -> bool:

@@ -15,7 +15,7 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 
 
 class SpawnedChild:
-    """A started child process, which one thread waits for.
+    """A started child process. One thread waits until it ends.
 
     The child ignores signals to the process group and leaves them to this process (see
     `children.leave_signals_to_parent`).
@@ -58,7 +58,7 @@ class SpawnedChild:
         self._process.kill()
 
     def wait(self, seconds: float | None = None) -> int:
-        """Wait until the process has ended, and return its exit code like `subprocess`.
+        """Wait until the process has ended, and return its exit code as `subprocess` does.
 
         Args:
           seconds: how long it may take, before it is killed; None for no limit.

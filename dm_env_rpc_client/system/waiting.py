@@ -5,11 +5,11 @@ just before the main thread sleeps, or that the system delivers to another threa
 the main thread. Without a time limit, the main thread would continue to sleep, and SIGTERM or
 Ctrl-C would seem to be ignored.
 
-If a handler raises an error at the wrong point of `threading.Condition.wait`, or of anything built
+If a handler raises an error at the wrong point in `threading.Condition.wait`, or in anything built
 on it, `wait` returns without its lock, so the surrounding `with` raises RuntimeError instead of
 the handler's error. At other points, an error in a handler leaves the lock locked. A handler that
-sets the same event whose wait it has interrupted can wait forever for the event's lock. The waits
-in this module use no lock.
+interrupts a wait for an event and sets the same event can wait forever for the event's lock. The
+waits in this module use no lock.
 
 `concurrent.futures` and `asyncio.to_thread` accept no work after the main thread's code has ended.
 However, functions registered with `atexit` run later, and a training thread can still be running.
@@ -51,7 +51,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """Return the deadline after `seconds`, or a deadline that never passes if it is None."""
+        """Return a deadline `seconds` from now, or one that never passes if this is None."""
         return cls(math.inf if seconds is None else time.monotonic() + seconds)
 
     @property
@@ -256,7 +256,7 @@ def can_start_threads() -> bool:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-    """Call a function in a new thread and wait for it, like `asyncio.to_thread`."""
+    """Call a function in a new thread and wait for it, as `asyncio.to_thread` does."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
     call = functools.partial(contextvars.copy_context().run, function, *arguments, **named)

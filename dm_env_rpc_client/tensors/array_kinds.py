@@ -1,16 +1,16 @@
-"""Conversion of arrays of other libraries, such as GPU tensors, to NumPy and back, at both ends.
+"""Conversion of other libraries' arrays, such as GPU tensors, to NumPy and back, at both ends.
 
 Conversion imports no libraries, because an array exists only after its library has been imported.
-Only `named`, whose caller specifies a library, imports it.
+Only `named`, whose caller specifies a library, imports that library.
 
 All arrays of a structure leave a device in one transfer: they are joined on the device and split
 after the transfer, without waiting for other work. On a CPU, converted arrays share the memory of
-the NumPy array, whose owner must not write to it afterwards.
+the NumPy array, so the owner of that array must not write to it afterwards.
 
 No value changes silently. NumPy has no bfloat16, so bfloat16 arrays become float32, which
 represents all bfloat16 values. JAX without `jax_enable_x64` has no 64-bit types. Integers become
-32-bit if all values fit, and otherwise an error specifies the array. A float64 array is rounded,
-as for a float32 spec.
+32-bit if all values fit, and otherwise an error identifies the array. A float64 array is rounded
+to float32, as it is for a float32 spec.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
 
 
 def kind_of(structure: Any) -> ArrayKind:
-    """Return the kind of a structure's first array of another library, or NUMPY if none."""
+    """Return the kind of the first array from another library in a structure, or NUMPY if none."""
     found = _found(structure, _library_of)
     if not found:
         return NUMPY
@@ -121,7 +121,7 @@ def kind_of(structure: Any) -> ArrayKind:
 
 
 def to_numpy(structure: Any, where: str) -> Any:
-    """Replace other libraries' arrays in a structure by NumPy arrays.
+    """Replace other libraries' arrays in a structure with NumPy arrays.
 
     Args:
       structure: mappings, lists, tuples, named tuples and dataclasses; other values stay.
@@ -154,7 +154,7 @@ def to_numpy(structure: Any, where: str) -> Any:
 
 
 def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
-    """Replace numeric NumPy arrays and scalars in a structure by arrays of another kind.
+    """Replace numeric NumPy arrays and scalars in a structure with arrays of another kind.
 
     Args:
       structure: as for `to_numpy`. Arrays of strings stay as they are.

@@ -8,8 +8,8 @@ estimate, because they need at most 40 MB.
 
 The values in a JSON text are also counted before parsing, because a megabyte of brackets would
 otherwise become thirty megabytes of lists or overflow the parser's stack. JSON has no NaN and no
-Infinity, so this module never writes them, but it reads them as floats because servers in Python
-write them.
+Infinity, so this module never writes them, but it reads them as floats because servers written in
+Python send them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Table(NamedTuple):
     fields: dict[int, _Field]
 
     only: str
-    """The Budget method of the only field if it has number 1 and is not entered, otherwise ""."""
+    """The Budget method that charges the only field if it is field 1 and not entered, else ""."""
 
 
 def parse(message_class: type[_Message], data: bytes, budget: Budget, where: str) -> _Message:

@@ -1,8 +1,8 @@
 """Exact casts between dtypes, with errors that identify the first element that would change.
 
 NumPy's own casts wrap 300 to 44 in an int8, turn NaN into a large negative integer, truncate 1.9
-to 1 and convert the string "False" to True. After an action is changed by a NumPy cast, the
-environment would return a plausible but wrong result.
+to 1 and convert the string "False" to True. If such a cast changed an action, the environment
+would return a plausible but wrong result.
 
 The only allowed rounding is from a wider to a narrower float type, because 0.1 has no exact
 float32 and a float32 spec implies the nearest value. Overflow to infinity during rounding is an
@@ -139,7 +139,7 @@ def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
 
 
 def _unchanged(array: Array, cast: Array) -> Any:
-    """Whether each element of `cast` equals its source, as a bool or an array of bools."""
+    """Whether each element of `cast` equals its source: one bool, or an array of bools."""
     source, target = array.dtype.kind, cast.dtype.kind
     if source == "b" or (source == "f" and target == "f" and cast.itemsize >= array.itemsize):
         return True

@@ -26,10 +26,10 @@ PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Va
 DTypeLike: TypeAlias = npt.DTypeLike | int
 
 _FEW = 32
-"""The number of integers up to which encoding one by one is faster than array operations."""
+"""The number of integers up to which encoding them one by one is faster than array operations."""
 
 _ANY_BYTES = 512
-"""The approximate size of an `Any` in memory without its contents, in bytes."""
+"""The approximate memory, in bytes, that an `Any` uses in addition to its contents."""
 
 
 _LENGTH_DELIMITED = 2
@@ -89,7 +89,7 @@ class Codec:
         return encoded
 
     def memory(self, array: Array) -> bytes | memoryview:
-        """Return the elements in their wire format. This requires a codec with `is_block`."""
+        """Return the elements in their wire format. Only for codecs with `is_block`."""
         raise NotImplementedError(
             f"{self.name} is encoded as varints or messages, not as one block"
         )
@@ -103,7 +103,7 @@ class Codec:
         getattr(message, self.field).array.append(element)
 
     def unpack_one(self, message: PayloadMessage) -> Any:
-        """Return the only element, or None if the message has no element or several."""
+        """Return the only element, or None if the message has none or several."""
         elements = getattr(message, self.field).array
         return self.dtype.type(elements[0]) if len(elements) == 1 else None
 
@@ -213,7 +213,7 @@ class _StringCodec(Codec):
 
 
 class _ProtoCodec(Codec):
-    """A codec for messages, each copied into its own Any to share no memory with the tensor."""
+    """A codec for messages. Each is copied into an Any that shares no memory with the tensor."""
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
         payload = getattr(message, self.field)

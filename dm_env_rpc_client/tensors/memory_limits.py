@@ -175,7 +175,7 @@ def largest_array(limits: Limits) -> int:
 
 
 def listed(known: Iterable[object]) -> str:
-    """Return the first of some names or UIDs for an error message, or "none" if there are none."""
+    """Return the first few names or UIDs for an error message, or "none" if there are none."""
     shown = [repr(one) for one in itertools.islice(known, _LISTED + 1)]
     if len(shown) > _LISTED:
         shown[_LISTED] = "..."

@@ -60,7 +60,7 @@ def too_deep(value: Any, where: str, most: int) -> SpecError:
 
 
 def text_of_deep(value: Any) -> str:
-    """Return a text for a value that is nested below the last level that is packed.
+    """Return a text that describes a value nested below the last level that is packed.
 
     Raises:
       SpecError: the value contains itself.

@@ -4,7 +4,7 @@ Elements are sent in row-major order in the payload message for their type (see 
 
 The section "Tensors" of the protocol overview states the rules. At most one dimension of a shape
 is negative, and the length of this dimension follows from the number of elements. A single element
-represents an array of any shape with all elements equal. An empty shape is a scalar.
+represents an array of any shape with all elements equal. An empty shape denotes a scalar.
 """
 
 from __future__ import annotations

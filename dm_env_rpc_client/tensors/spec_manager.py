@@ -1,8 +1,8 @@
-"""The UIDs, names and strict packing of the actions or the observations of an agent.
+"""The UIDs, names and strict packing of an agent's actions or observations.
 
-Everything that depends only on the specs is computed once, when they arrive. Each step checks the
-dtype and shape of a value by comparison, and its range either by two reductions or, for few
-elements, one by one.
+Everything that depends only on the specs is computed once, when they arrive. In each step, the
+dtype and shape of a value are checked by comparison. Its range is checked by two reductions or, if
+the value has few elements, element by element.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _COMPARED = 256
 """The maximum number of characters of an unknown name that are compared with known names."""
 
 _FEW = 64
-"""The number of elements up to which they are compared one by one, which takes 1 us. Two
-reductions take 3 to 7 us."""
+"""The maximum number of elements that are compared one by one, which takes 1 us. Two reductions
+take 3 to 7 us."""
 
 
 class TensorField:

@@ -1,12 +1,14 @@
 """Conversion of TensorSpec messages and their bounds to dm_env specs and back.
 
 Bounds are inclusive. A bound is either one value for all elements of the tensor or one value for
-each element (see "Ranges" in the protocol overview). Servers of the 1.0 line send scalar bounds in
-fields whose numbers are reserved in the current protocol. These fields are read but never written.
+each element (see "Ranges" in the protocol overview). Servers of the 1.0 series send scalar bounds
+in fields whose numbers are reserved in the current protocol. These fields are read but never
+written.
 
 dm_env has no specs for arrays with a dimension of variable length, and a dm_env spec with -1 in
-its shape rejects every array. The subclasses in this module accept any length along an axis of -1
-and otherwise behave like their base classes (see "Variable lengths" in the protocol overview).
+its shape rejects every array. The subclasses in this module accept any length along an axis whose
+length is -1 and otherwise behave like their base classes (see "Variable lengths" in the protocol
+overview).
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 A structure is a leaf, or a mapping, list, tuple, named tuple, dataclass or attrs instance whose
 parts are structures. Any object with `shape` and `dtype` is a leaf.
 
-dm-tree traverses a mapping by its sorted keys. Agents that flatten `observation.values()` follow
-the order of the mapping itself, so the names and UIDs of a server also follow this order.
+dm-tree traverses a mapping in the order of its sorted keys. Agents that flatten
+`observation.values()` follow the order of the mapping itself, so a server's names and UIDs also
+follow this order.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def is_nested(structure: Any) -> bool:
 
 
 def leaves(structure: Any) -> list[Any]:
-    """Return the leaves of a structure, which are none if the structure is None."""
+    """Return the leaves of a structure, or no leaves if the structure is None."""
     return [leaf for _, leaf in leaves_with_path(structure)]
 
 
@@ -47,7 +48,7 @@ def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
 
 
 def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
-    """Find the only array of a structure.
+    """Find the only array in a structure.
 
     Args:
       structure: a structure of specs.

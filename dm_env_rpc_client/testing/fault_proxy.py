@@ -3,8 +3,8 @@
 A single thread runs the whole proxy in an event loop. Each direction of a connection has two
 tasks. The first task reads pieces and puts each piece with its due time into the queue of a
 `_Flow`, and the second task sends the pieces. The ends of connections pass through the same queue,
-so they are delayed and stay in order like data. When a control method returns, it has taken
-effect.
+so they are delayed and stay in order like data. A control method has taken effect by the time it
+returns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.net.addresses import Target
 
 Direction: TypeAlias = Literal["to_server", "to_client", "both"]
-"""The direction of the bytes that a fault affects, which are requests, answers, or both."""
+"""The direction that a fault affects: that of requests, that of answers, or both."""
 
 _READ_BYTES = 1 << 16
 _QUEUED_BYTES = 1 << 22
@@ -35,14 +35,14 @@ _BANDWIDTH_SECONDS = 0.01
 """The duration of one piece at limited bandwidth, in seconds."""
 
 _SENDS_IN_A_ROW = 500
-"""The number of sends after which other connections and control methods are served."""
+"""The number of sends after which other connections and control methods get a turn."""
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: an RST instead of a FIN.
 
 _TCP = (socket.AF_INET, socket.AF_INET6)
 
 _Piece: TypeAlias = bytes | None
-"""The bytes to send, or b"" to end a direction (FIN), or None to reset a connection (RST)."""
+"""The bytes to send, b"" to end a direction (FIN), or None to reset a connection (RST)."""
 
 
 class _Flow:
@@ -70,7 +70,7 @@ class _Flow:
 
 
 class FaultProxy:
-    """A proxy from a free loopback port to a server, which adds faults to TCP connections.
+    """A proxy on a free loopback port that adds faults to TCP connections to a server.
 
     It works between any client and any server, with TLS or without. Faults can be combined, and
     attributes changed while connections are open; they apply to bytes that arrive afterwards.
@@ -261,7 +261,7 @@ class FaultProxy:
             self._newest = self._loop.create_task(self._forward(client))
 
     async def _forward(self, client: socket.socket) -> None:
-        """Connect a client to the server until both directions have ended or one is reset."""
+        """Relay a client's connection until both directions have ended or one is reset."""
         link = asyncio.current_task()
         assert link is not None
         # Not earlier: a task that is cancelled before it runs would close nothing.
@@ -298,7 +298,7 @@ class FaultProxy:
                 del self._links[link]
 
     async def _connected(self) -> socket.socket:
-        """Return a connection to the first address that accepts a connection."""
+        """Return a connection to the first address that accepts one."""
         for family, where in self._addresses:
             server = socket.socket(family, socket.SOCK_STREAM)
             server.setblocking(False)
@@ -315,7 +315,7 @@ class FaultProxy:
         raise ConnectionRefusedError
 
     async def _receive(self, flow: _Flow) -> None:
-        """Read from one direction of a connection until its end."""
+        """Receive data in one direction of a connection until that direction ends."""
         contents: _Piece = b""
         while True:
             try:
@@ -359,7 +359,7 @@ class FaultProxy:
         return bytes(changed)
 
     async def _send(self, flow: _Flow) -> None:
-        """Send to one direction of a connection until its end or until `half_close`."""
+        """Send data in one direction of a connection until it ends or is half-closed."""
         passable = self._passable[flow.name]
         piece: _Piece = b""
         try:

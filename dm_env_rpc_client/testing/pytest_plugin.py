@@ -85,7 +85,7 @@ def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
 def dm_env_rpc_address(
     request: pytest.FixtureRequest, dm_env_rpc_compliance_options: Options
 ) -> Iterator[str]:
-    """Return the address of the server under test, started by --dm-env-rpc-command if given."""
+    """Return the address of the server under test. Start it if --dm-env-rpc-command is given."""
     from dm_env_rpc_client.environment.server_location import launched
 
     given, command = _option(request, "address"), _option(request, "command")

@@ -28,7 +28,7 @@ from dm_env_rpc_client.transports.net.listening import listen
 Request = EnvironmentRequest
 Response = EnvironmentResponse
 Script = Callable[[Iterator[Request], grpc.ServicerContext], Iterable[Response | bytes]]
-"""A function from the requests and the context of a stream to its responses or raw bytes."""
+"""A function that maps the requests and context of a stream to its responses or raw bytes."""
 
 Answer: TypeAlias = protobuf_message.Message | bytes | DmEnvRpcError | None
 

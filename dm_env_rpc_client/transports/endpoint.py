@@ -30,7 +30,7 @@ class Tap(Protocol):
         """Return a stream that behaves like `stream` and records its messages."""
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """Return an event loop's stream that behaves like `stream` and records its messages."""
+        """Return an asynchronous stream that behaves like `stream` and records its messages."""
 
     def settle(self) -> None:
         """Wait until the file contains all recorded messages. Never raises."""
@@ -88,7 +88,7 @@ class ReachOptions:
 
     @property
     def reaching(self) -> ReachKeywords:
-        """The fields of `ReachOptions` alone, as keyword arguments."""
+        """Only the fields of `ReachOptions`, as keyword arguments."""
         names = ReachKeywords.__annotations__
         return cast("ReachKeywords", {name: getattr(self, name) for name in names})
 

@@ -1,4 +1,4 @@
-"""The creation of worlds, each in the thread of its owner."""
+"""Create worlds, each in the thread that owns it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dm_env_rpc_client.system.owner_threads import (
 )
 
 ENVIRONMENT = "environment"
-"""The setting of CreateWorld that selects one of several environments."""
+"""The CreateWorld setting that selects one of several environments."""
 
 ONLY_WORLD = (
     "this server has one world, with the empty name; join it, it can be neither created nor "
@@ -39,13 +39,13 @@ ONLY_WORLD = (
 _numbers = itertools.count(1)
 
 _MAKING_SECONDS, _BUSY_SECONDS = 0.5, 0.1
-"""Time limits, in seconds, for a new world to wait for the thread of other worlds of its kind
-before it gets its own thread. The first limit applies while that thread is creating a world, the
-second while it may be in a step."""
+"""Time limits, in seconds. A new world waits this long for the thread that owns the other worlds
+of its kind before it gets a thread of its own. The first limit applies while that thread is
+creating a world, and the second while it may be taking a step."""
 
 
 class Kind:
-    """The factory of worlds of one kind, and known facts about these worlds.
+    """The factory that creates worlds of one kind, and what is known about these worlds.
 
     The thread that will own a world also makes it. That is the leading thread, which also reads
     the requests; or a new thread if worlds of this kind are known to be slow or to wait.
@@ -135,7 +135,7 @@ class Kind:
         return self.is_slow or self._are_games or self._options.threads == "world"
 
     def _is_better_at_home(self, here: Owner) -> bool:
-        """Return whether the first thread, and not the leading one, should own a new world."""
+        """Return whether the first thread, rather than the leading one, should own a new world."""
         home = self._home
         if home is None or home is here:
             return False

@@ -3,9 +3,9 @@
 In lock-step, a step is taken when every agent has sent its action. Until then, the calls of the
 other agents block for at most `step_timeout`. After that, the calls fail with an error that lists
 the missing agents, and the agents can step again. An agent does not hold up the others if it has
-left, if its client has disconnected, or if its sequence has ended. The next step after an agent's
-LAST one waits until the sequence has ended for all agents. Without lock-step, each agent's step is
-taken immediately, with the action of this agent alone.
+left, if its client has disconnected, or if its sequence has ended. After an agent's LAST step, its
+next step waits until the sequence has ended for all agents. Without lock-step, each agent's step
+is taken immediately, with the action of that agent alone.
 
 After a ResetWorld from one connection, the next step of every other agent is INTERRUPTED. The
 ResetWorld is answered when all other agents have received that step ("ResetWorldRequest/Response"
@@ -48,7 +48,7 @@ from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 _LAST = dm_env.StepType.LAST
 
 STEP_TIMEOUT = 60.0
-"""Default time limit, in seconds, for a step to wait for the other agents."""
+"""Default limit, in seconds, on the time that a step waits for the other agents."""
 
 
 class SharedWorld(OwnedWorld):
@@ -166,7 +166,7 @@ class SharedWorld(OwnedWorld):
                 self.owner.release()
 
     def _leave(self, agent: _SharedAgent) -> None:
-        """Remove an agent, for which the other agents then no longer wait."""
+        """Remove an agent, so that the other agents no longer wait for it."""
         self._agents.remove(agent)
         self._end_sequence_of(agent)
         self._game.leave(agent.player)
@@ -268,7 +268,7 @@ class SharedWorld(OwnedWorld):
     def _which_are_out(
         self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]
     ) -> list[bool]:
-        """Return whether each agent is out of the sequence after a step, in the TimeSteps' order.
+        """Return, in the order of `timesteps`, whether each agent is now out of the sequence.
 
         Raises:
           RuntimeError: the game breaks the rules of `Game.timestep`.
@@ -346,7 +346,7 @@ class SharedWorld(OwnedWorld):
 
 
 class _SharedAgent(Agent):
-    """One agent of a SharedWorld. The two use each other's attributes under the world's lock."""
+    """An agent in a SharedWorld. Each uses the other's attributes only under the world's lock."""
 
     def __init__(self, world: SharedWorld, player: Player, flat_specs: FlatSpecs):
         self.player = player

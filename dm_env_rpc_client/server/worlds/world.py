@@ -1,8 +1,8 @@
 """The interfaces of hosted worlds (`World`, `Agent` and `Game`), and the order of step types.
 
 A `World` is one simulation. Each connection that joins a world has an `Agent` with its own specs.
-A `Session` implements the protocol, and calls worlds and agents with values by name instead of
-messages by UID.
+A `Session` implements the protocol, and passes worlds and agents values keyed by name instead of
+messages keyed by UID.
 
 Environment authors implement `Game`. A `SharedWorld` runs the game for the agents that join and
 leave over the network, and never calls the game from two threads at once.
@@ -76,7 +76,7 @@ def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
 
 
 def next_step_type(environment: Any, timestep: dm_env.TimeStep) -> dm_env.StepType:
-    """Return the type of a TimeStep in the middle of a sequence, which is MID or LAST.
+    """Return the type, MID or LAST, of a TimeStep that is not the first of its sequence.
 
     Args:
       environment: the environment.
@@ -108,12 +108,12 @@ class Game(abc.ABC):
     """
 
     is_lock_step: bool = True
-    """Whether a step is taken only when all players have acted. If False, one is taken each time a
-    player acts."""
+    """Whether a step is taken only when all players have acted. If False, a step is taken each
+    time a player acts."""
 
     default_actions: Mapping[str, Any] = MappingProxyType({})
-    """Values, by flat name, for actions that a player omits. Omitting any other action is an
-    error."""
+    """Default values, by flat name, for actions that a player omits. Omitting any other action is
+    an error."""
 
     @property
     @abc.abstractmethod
@@ -151,15 +151,15 @@ class Game(abc.ABC):
         """Return the specs of a player's observations."""
 
     def reward_spec(self, player: Player) -> Any:
-        """Return the spec of a player's reward, which is dm_env's default unless overridden."""
+        """Return the spec of a player's reward: dm_env's default spec unless overridden."""
         return dm_env.Environment.reward_spec(self)
 
     def discount_spec(self, player: Player) -> Any:
-        """Return the spec of a player's discount, which is dm_env's default unless overridden."""
+        """Return the spec of a player's discount: dm_env's default spec unless overridden."""
         return dm_env.Environment.discount_spec(self)
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Apply the settings of a ResetWorld from the next sequence on.
+        """Apply the settings from a ResetWorld, effective from the next sequence.
 
         Args:
           settings: values by flat name.
@@ -261,10 +261,10 @@ class Agent(abc.ABC):
 
 
 class World(abc.ABC):
-    """A simulation whose methods are called from any thread."""
+    """A simulation whose methods can be called from any thread."""
 
     def access(self) -> contextlib.AbstractContextManager[Properties | None]:
-        """Return a context in which no step is taken, with the world's properties or None."""
+        """Return a context that yields the world's properties, or None, and prevents steps."""
         return contextlib.nullcontext()
 
     def waiting_for(self) -> str:
@@ -273,7 +273,7 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """Return a new agent with settings given by flat name, or refuse with RequestError."""
+        """Return a new agent with settings given by flat name, or raise RequestError."""
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
@@ -293,7 +293,7 @@ class World(abc.ABC):
 
 
 class OwnedWorld(World):
-    """A world whose environment or game is owned by one thread, which counts the world as held.
+    """A world whose environment or game is owned by one thread, which counts the worlds it owns.
 
     Threads that are no owners call `reset` and `close`; its own owner may call `close`, too.
 
@@ -306,7 +306,7 @@ class OwnedWorld(World):
     @property
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Whether the owner answers the agents. If True, their steps wait for no other agent."""
+        """Whether the owner answers the agents. If True, no step waits for another agent."""
 
     @abc.abstractmethod
     def close(self, seconds: float | None = None) -> None:

@@ -1,8 +1,8 @@
 """The worlds of one process, by name, and their share of the server's limited resources.
 
-A world is idle if it has no agents and the stream that created it has ended, since the client may
-never return to destroy the world. A thread that runs only while a world is idle ends each idle
-world after some time.
+A world is idle if it has no agents and the stream that created it has ended. The client may never
+return to destroy such a world, so a thread ends each world that stays idle for some time. This
+thread runs only while a world is idle.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dm_env_rpc_client.tensors.memory_limits import listed
 _log = logging.getLogger(__name__)
 
 _OVERHEAD = 256
-"""Size, in bytes, of the Python objects of a setting without its name and value."""
+"""Size, in bytes, of the Python objects that a setting needs besides its name and value."""
 
 
 class Share:
@@ -54,7 +54,7 @@ class Share:
         self._taken[name] += count
 
     def total(self, name: str) -> int:
-        """Return the sum of the shares of all processes in one limit."""
+        """Return the sum of all processes' shares of one limit."""
         return self._taken[name]
 
     def new_name(self) -> str:
@@ -92,7 +92,7 @@ def _size(value: Any) -> int:
 _JOIN_SECONDS = 1.0
 
 CLOSE_SECONDS = 0.5
-"""Time limit, in seconds, for which a stopping server waits for a step in progress."""
+"""The maximum time, in seconds, that a stopping server waits for a step in progress."""
 
 
 @dataclasses.dataclass
@@ -259,7 +259,7 @@ class WorldRegistry:
             _require_thread_of(entry.world)
 
     def creator_gone(self, creator: object) -> None:
-        """Schedule the end of a creator's worlds, unless they have agents."""
+        """Schedule the end of a creator's worlds, except those with agents."""
         with self._lock:
             for entry in (each for each in self._entries.values() if each.creator is creator):
                 # Kept for `idle_world_seconds`: its client may reconnect and join again.
@@ -268,7 +268,7 @@ class WorldRegistry:
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Count the settings of a reset in a context, and undo the count if the reset fails.
+        """Return a context that counts a reset's settings, and undoes this if the reset fails.
 
         Args:
           name: the world.
@@ -323,7 +323,7 @@ class WorldRegistry:
             raise
 
     def paced(self, name: str, is_slow: bool) -> None:
-        """Record whether the answers of a world are slow."""
+        """Record whether a world answers slowly."""
         entry = self._entries.get(name)
         if entry is not None and entry.kind is not None:
             entry.kind.is_slow = is_slow
@@ -470,7 +470,7 @@ class WorldRegistry:
                 self._close(name, world)
 
     def _wait_idle(self) -> str | None:
-        """Wait until an idle world is due and return its name, or None if no world is idle."""
+        """Wait until an idle world must end, and return its name, or None if no world is idle."""
         while True:
             idle = [
                 (each.due, name) for name, each in self._entries.items() if each.due is not None
@@ -485,7 +485,7 @@ class WorldRegistry:
             self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _hold(self, entry: _Entry, settings: Mapping[str, Any]) -> None:
-        """Count the memory of a world's settings."""
+        """Count the memory that a world's settings use."""
         sizes = {**entry.held, **{key: held_bytes(key, each) for key, each in settings.items()}}
         own, more = sum(sizes.values()), sum(sizes.values()) - sum(entry.held.values())
         self._share.add("held_bytes", more)

@@ -1,4 +1,4 @@
-"""Display of arrays as images, including which arrays are displayed and in which colours.
+"""Display of arrays as images: which arrays are shown as images, and in which colours.
 
 Boolean arrays, and grey or RGB images in uint8, are shown unchanged. In all other arrays, the
 colours represent the range of values of the spec, or of the array if the spec has no range.

@@ -1,4 +1,4 @@
-"""Helpers for small pieces of HTML and for the leaves of nested values by flat name.
+"""Functions that create small pieces of HTML or find the leaves of nested values by flat name.
 
 Names and texts come from servers, so this module escapes them and limits their length. Colours are
 inherited from the page, so that text is legible in light and dark themes.

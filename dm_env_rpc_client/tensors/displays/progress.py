@@ -1,4 +1,4 @@
-"""The progress of a manually stepped environment, in numbers about its episodes so far."""
+"""The progress of a manually stepped environment: statistics about its episodes so far."""
 
 from __future__ import annotations
 
