@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 PUBLISHED = False
 """Whether this package is published on a package index.
 
-Depending on this value, error texts, the documentation and new projects show the command that
-installs from an index or from a clone.
+Depending on this value, error texts, the documentation and new projects show either the command
+that installs from an index or the one that installs from a clone.
 """
 
 if sys.platform not in ("linux", "darwin"):

@@ -1,4 +1,4 @@
-"""Health checks of any gRPC server, as made by load balancers and orchestrators."""
+"""Health checks of any gRPC server, as performed by load balancers and orchestrators."""
 
 from __future__ import annotations
 

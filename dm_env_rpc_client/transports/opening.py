@@ -64,7 +64,7 @@ def _open_stream(
 async def open_stream_async(
     endpoint: Endpoint, timeout: float | None, allocate: Allocate = plain_memory
 ) -> AsyncStream:
-    """Open a stream as `open_stream` does, for an event loop."""
+    """Open a stream for an event loop, as `open_stream` does for threads."""
     stream = await _open_stream_async(endpoint, timeout, allocate)
     if endpoint.tap is None:
         return stream
@@ -113,7 +113,7 @@ class StreamGroup:
         return _uses_http2(self._endpoint)
 
     def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
-        """Open another stream, if the transport and the server permit.
+        """Open another stream, if the transport and the server permit it.
 
         Arguments and errors are those of `open_stream`.
         """
@@ -144,7 +144,7 @@ class StreamGroup:
 
 
 def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
-    """Return a function that reconnects a stream which the server has not processed."""
+    """Return a function that reconnects a stream that the server has not processed."""
 
     async def reopen(waits: Waits) -> ClientConnection:
         return await opened_connection(waits, endpoint, _AGAIN_SECONDS, allocate)
@@ -177,7 +177,7 @@ def _uses_http2(endpoint: Endpoint) -> bool:
 
 
 def grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
-    """Return the credentials of an endpoint for grpcio, or raise SpecError if unsupported."""
+    """Return an endpoint's credentials in grpcio's form; raise SpecError if they have none."""
     if isinstance(endpoint.credentials, Tls):
         return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):

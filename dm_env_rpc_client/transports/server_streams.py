@@ -1,4 +1,4 @@
-"""A transport's part of a server: a listener that opens a stream for each call of a client.
+"""The transport layer of a server: a listener that opens a stream for each call from a client.
 
 This module is the server's counterpart of `streams.py`. A listener moves bytes and does not
 interpret worlds or messages. A client can have several streams on one connection, and the streams
@@ -97,7 +97,7 @@ class ServerStream(Protocol):
 
 
 def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
-    """Answer a request as `answer` does, in its owner's thread, for callers that own nothing."""
+    """Answer a message in the thread of a stream's owner, for callers that own nothing."""
     owner = stream.owner
     if owner is None:
         return stream.answer(message)

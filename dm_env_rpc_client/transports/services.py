@@ -1,14 +1,14 @@
 """The health and reflection services, which every server offers without requiring a token.
 
-Load balancers and orchestrators call `grpc.health.v1.Health`, whose answer is always SERVING. The
+Load balancers and orchestrators call `grpc.health.v1.Health`, which always answers SERVING. The
 messages of the health service have one field each, so this module encodes them by hand, without
 generated code.
 
-Tools such as grpcurl use gRPC reflection, v1 and v1alpha, to list services and descriptors and to
+Tools such as grpcurl use gRPC reflection (v1 and v1alpha) to list services and descriptors and to
 work without `.proto` files. The reflection service describes the protocol, which is identical for
 every server. The descriptors are in a separate pool, because a program might have registered other
-descriptors in the default pool. The servicer of grpcio-reflection answers the calls. Without that
-package, the methods of the reflection service are unimplemented.
+descriptors in the default pool. The servicer from grpcio-reflection answers the calls. Without
+that package, the methods of the reflection service are unimplemented.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIST = "/grpc.health.v1.Health/List"
 WATCH = "/grpc.health.v1.Health/Watch"
 
 STATUSES = ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")
-"""The names of the enum HealthCheckResponse.ServingStatus."""
+"""The names of the values of the enum HealthCheckResponse.ServingStatus."""
 
 _SERVING = b"\x08\x01"
 _SERVICE_UNKNOWN = b"\x08\x03"
@@ -98,7 +98,7 @@ service {{
 
 
 class OwnCall(NamedTuple):
-    """A call of a built-in service.
+    """A call to a built-in service.
 
     Attributes:
       stream: the stream that answers the call.
@@ -123,7 +123,7 @@ def open_own(path: str) -> OwnCall | None:
 
 
 class HealthStream(ServerStream):
-    """A call of a method of the health service."""
+    """A call to a method of the health service."""
 
     may_wait = False
 
@@ -189,7 +189,7 @@ def _pool(own: Any) -> descriptor_pool.DescriptorPool:
 
 @functools.cache
 def _servicer() -> tuple[Any, Any] | None:
-    """Return the handler and its request class, or None without grpcio-reflection."""
+    """Return the handler and its request class, or None if grpcio-reflection is not installed."""
     try:
         from grpc_reflection.v1alpha import reflection, reflection_pb2
     except ImportError:
@@ -199,7 +199,7 @@ def _servicer() -> tuple[Any, Any] | None:
 
 
 def open_reflection() -> ServerStream | None:
-    """Return a stream of the reflection service, or None without grpcio-reflection."""
+    """Return a stream of the reflection service, or None if grpcio-reflection is not installed."""
     found = _servicer()
     return None if found is None else Reflection(*found)
 

@@ -1,4 +1,4 @@
-"""The interface of transports, which is an open stream for threads or for coroutines."""
+"""The interface of a transport: an open stream for threads or for coroutines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SharedSocket(Protocol):
 
 
 class Stream(Protocol):
-    """An open stream for threads, of which one at a time can write and one at a time can read.
+    """An open stream for threads; one thread at a time can write, and one at a time can read.
 
     Writing does not wait for the server. Otherwise a client that writes everything before it reads
     would deadlock: a server stops reading while its answers are not read.
@@ -106,7 +106,7 @@ class Stream(Protocol):
         """Whether `read(0)` would return a message or raise."""
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Return the shared socket and the stream's number on it, or None if not shared."""
+        """Return the shared socket and the stream's number on it; None if it is not shared."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when `has_unread` might be true.
@@ -125,7 +125,7 @@ class Stream(Protocol):
         """
 
     def abandon(self) -> None:
-        """Free a forked child's copy of all resources, unnoticed by the peer.
+        """Free a forked child's copy of all resources, without the peer noticing.
 
         Afterwards `has_unread` is true and `fileno` is -1. Locks may be held by threads that do
         not exist in the child.
@@ -136,7 +136,7 @@ class Stream(Protocol):
 
 
 class AsyncStream(Protocol):
-    """An open stream for an event loop, which watches its descriptor. No method blocks."""
+    """An open stream for an event loop that watches the stream's descriptor. No method blocks."""
 
     address: str
     """The name of the server in error messages."""

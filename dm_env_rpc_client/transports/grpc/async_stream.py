@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.005
 
 
 class AsyncGrpcStream(AsyncStream):
-    """An `AsyncStream` on a grpc.aio.Channel, with the arguments of `GrpcStream`.
+    """An `AsyncStream` over a grpc.aio.Channel, which takes the same arguments as `GrpcStream`.
 
     One task reads, and one writes while there is something to write.
     """

@@ -1,4 +1,4 @@
-"""grpcio's channels to dm_env_rpc servers."""
+"""Open grpcio channels to dm_env_rpc servers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from dm_env_rpc_client.transports.net.status import NO_HTTP2
 from dm_env_rpc_client.transports.services import CHECK
 
 _PING = CHECK
-"""The method used as a probe, which every gRPC server answers, at least with UNIMPLEMENTED.
-Watching the state of the channel instead would need a thread that delays closing the channel by
-0.2 s."""
+"""The method called as a probe. Every gRPC server answers it, at least with UNIMPLEMENTED.
+Watching the channel's state instead would require a thread, which would delay closing the channel
+by 0.2 s."""
 
 _LEAST_PROBE_SECONDS = 0.25
 """The time, in seconds, that grpcio needs on a busy machine to report why it cannot connect."""
@@ -53,19 +53,19 @@ _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
 
 _WINDOW_BYTES = 16 << 20
-"""The number of bytes that a server can send ahead of the client's reads."""
+"""The number of bytes that a server can send before the client reads them."""
 
 _DESCRIPTORS = 16
-"""A number of file descriptors larger than a channel needs. grpcio aborts the process if it runs
-out of file descriptors."""
+"""A number of file descriptors that exceeds what a channel needs. grpcio aborts the process if it
+runs out of file descriptors."""
 
 _MAX_FRAME_BYTES = 1 << 20
-"""The largest frame, in bytes, that a server is allowed to send. A message of 1 MB in frames of 16
-KiB takes 1.3 times as long."""
+"""The largest frame, in bytes, that a server is allowed to send. Sending a 1 MB message in frames
+of 16 KiB takes 1.3 times as long."""
 
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
-    """Return gRPC's credentials for a server on this machine."""
+    """Return gRPC's local credentials, which are for a server address on this machine."""
     check_address(address, "a server address")
     unix = address.startswith("unix")
     kind = grpc.LocalConnectionType.UDS if unix else grpc.LocalConnectionType.LOCAL_TCP
@@ -111,7 +111,7 @@ async def open_channel_async(
     timeout: float | None,
     max_message_bytes: int,
 ) -> grpc.aio.Channel:
-    """Open a channel as `open_channel` does, for an event loop."""
+    """Open a channel for an event loop, as `open_channel` does for threads."""
     channel: grpc.aio.Channel = _channel(grpc.aio, address, credentials, max_message_bytes)
     try:
         await _until_answered(IN_LOOP, channel, credentials, Attempts(address, timeout))
@@ -124,7 +124,7 @@ async def open_channel_async(
 async def _until_answered(
     waits: Waits, channel: Any, credentials: grpc.ChannelCredentials | None, attempts: Attempts
 ) -> None:
-    """Wait until the server has sent any answer to a probe."""
+    """Wait until the server has answered a probe in any way."""
     ping: Any = channel.unary_unary(_PING)
     while True:
         failure = None
@@ -146,7 +146,7 @@ def _channel(
     credentials: grpc.ChannelCredentials | None,
     max_message_bytes: int,
 ) -> Any:
-    """Return a channel of `grpc` or `grpc.aio`, or raise ConnectionLostError."""
+    """Return a `grpc` or `grpc.aio` channel, or raise ConnectionLostError."""
     check_works(f"cannot connect to {address}")
     full = status.used_up(_DESCRIPTORS)
     if full:

@@ -1,10 +1,10 @@
 """A check that grpcio works in this process, which might be a fork of a process that used it.
 
-The core of grpcio has threads, which a forked child lacks. If the core was in use at the fork,
-gRPC calls in the child crash it or wait forever, regardless of their timeouts. If all channels and
-servers were closed before the fork, gRPC calls in the child work. grpcio does not report whether
-its core was in use, and any code might have opened channels. Therefore this module tries a call in
-a fork of this process, because the call might hang uninterruptibly.
+grpcio's core runs threads that do not exist in a forked child. If the core was in use at the fork,
+gRPC calls in the child crash the process or wait forever, regardless of their timeouts. If all
+channels and servers were closed before the fork, gRPC calls in the child work. grpcio does not
+report whether its core was in use, and any code might have opened channels. Therefore this module
+tries a call. It does so in a fork of this process, because the call might hang uninterruptibly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _works_in = os.getpid()
 
 
 def check_works(what: str) -> None:
-    """Raise SpecError in a forked child in which grpcio cannot work.
+    """Raise SpecError if this process is a forked child in which grpcio cannot work.
 
     Args:
       what: the impossible operation, for the error.

@@ -1,4 +1,4 @@
-"""The listener on grpcio's server."""
+"""The listener that uses grpcio's server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ refuses any further streams."""
 
 
 class GrpcListener(Listener):
-    """A `Listener` on a grpc.Server.
+    """A `Listener` that uses a grpc.Server.
 
     Args:
       options: the streams to serve, and their limits.
@@ -119,7 +119,7 @@ def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, ad
 
 
 class _OwnHandler(grpc.GenericRpcHandler):
-    """The handler of the services that every server has."""
+    """The handler of the services that every server offers."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         found = open_own(handler_call_details.method)

@@ -1,9 +1,9 @@
 """The stream over grpcio, for threads.
 
 A pump thread iterates over grpcio's messages and queues them for the reading thread, at the cost
-of one hand-over between threads. The queue permits a read with a timeout, which grpcio lacks. The
-queue also lets a signal interrupt the reader anywhere, whereas a KeyboardInterrupt inside grpcio's
-own locking could leave a lock locked.
+of one hand-over between threads. The queue allows reads with a timeout, which grpcio does not
+support. The queue also lets a signal interrupt the reader anywhere, whereas a KeyboardInterrupt
+inside grpcio's own locking could leave a lock locked.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import Stream
 
 _calls: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The calls of grpcio that are still referenced."""
+"""The grpcio calls that are still referenced."""
 
 _CANCELLED_SECONDS = 0.5
 """The time limit, in seconds, for a cancelled call to end."""
 
 
 class GrpcStream(Stream):
-    """A `Stream` on a grpc.Channel.
+    """A `Stream` over a grpc.Channel.
 
     Args:
       channel: the channel.

@@ -22,7 +22,7 @@ _CLIENT_CERTIFICATE = (
 )
 
 NAMELESS_ALERT = "the server ended the TLS connection with an alert"
-"""The error text for a TLS alert after the handshake, of which grpcio does not report the name."""
+"""The error text for a TLS alert after the handshake; grpcio does not report the alert's name."""
 
 # What alerts of a server mean (RFC 8446, 6, and RFC 7301), by a part of their names in OpenSSL.
 # With TLS 1.2 a server that requires a client certificate only reports a failed handshake.
@@ -77,7 +77,7 @@ class HandshakeError(ConnectionError):
 
 
 def _meaning(reason: str) -> str:
-    """Return "; " and the meaning of the alert in a handshake error, or "" if it is unknown."""
+    """Return "; " and the meaning of the alert in a handshake error, or "" if none is known."""
     if reason == NAMELESS_ALERT:
         return f"; {_CLIENT_CERTIFICATE}"
     found = _ALERT.search(reason.upper().replace("_", " "))
@@ -139,7 +139,7 @@ class Attempts:
         return now - self._broken_off_since >= _BROKEN_OFF_SECONDS
 
     def _tell(self, error: OSError) -> None:
-        """Log once that the connection is still missing, so that a waiting program is explained."""
+        """Log once that there is still no connection, to explain why the program is waiting."""
         now = time.monotonic()
         left = math.inf if self.deadline is None else self.deadline - now
         if not self._has_told and now - self._begun >= _TELL_SECONDS and left > _TELL_SECONDS:
@@ -160,5 +160,5 @@ def _reason(error: OSError) -> str:
 
 
 def seconds_left(deadline: float) -> float:
-    """Return the seconds until a deadline, but at least 1 ms, because 0 means non-blocking."""
+    """Return the seconds until a deadline, at least 0.001 because 0 means non-blocking."""
     return max(0.001, deadline - time.monotonic())

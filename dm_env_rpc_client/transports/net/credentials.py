@@ -27,7 +27,7 @@ _PRIVATE_KEY = b"PRIVATE KEY-----"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tls:
-    """The PEM files of one end of a connection, for `credentials=` of clients and of `serve`.
+    """The PEM files for one end of a connection, passed as `credentials=` to clients or `serve`.
 
     The files are checked when the object is created. They are read again for each connection that
     a client opens and for each server that starts, so replaced files take effect from then on.
@@ -59,14 +59,14 @@ class Tls:
         self._load(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return the TLS context of a client, which checks the server's certificate and name."""
+        """Return a client's TLS context, which checks the server's certificate and name."""
         with _reading(self.ca, "the CA certificates"):
             context = ssl.create_default_context(cafile=self.ca)
         self._load(context)
         return context
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the TLS context of a server, which requires client certificates if `ca` is set.
+        """Return a server's TLS context, which requires client certificates if `ca` is set.
 
         Raises:
           SpecError: `cert` is None.
@@ -80,12 +80,12 @@ class Tls:
         return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return grpcio's credentials of a client."""
+        """Return a client's credentials for grpcio."""
         ca, cert, key = self._contents()
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return grpcio's credentials of a server, or raise SpecError if `cert` is None."""
+        """Return a server's credentials for grpcio, or raise SpecError if `cert` is None."""
         self._check_server()
         ca, cert, key = self._contents()
         assert cert is not None

@@ -30,7 +30,7 @@ PAUSE_SECONDS = 0.2
 _CLIENT_IS_GONE = (errno.ECONNABORTED, errno.EPROTO)
 
 _GONE_AT_ONCE = 16
-"""The maximum number of connections closed by their clients that are skipped at a time."""
+"""The maximum number of connections skipped at a time because their clients have closed them."""
 
 _ATTEMPTS = 10
 _FAMILIES = {"127.0.0.1": socket.AF_INET, "::1": socket.AF_INET6}
@@ -94,7 +94,7 @@ _TAKEN_PATH = "; another program listens there, or it is a file: choose another 
 
 
 def try_to_bind(address: str) -> None:
-    """Bind a socket to an address and close it, to find out the error with which binding fails.
+    """Bind a socket to an address and close it, to find out the error that binding raises.
 
     Args:
       address: `host:port` or `unix:path`. Addresses of any other form are ignored.

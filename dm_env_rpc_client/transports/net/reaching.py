@@ -23,13 +23,13 @@ from dm_env_rpc_client.transports.net.sockets import ALPN, Waits, set_options
 from dm_env_rpc_client.transports.net.status import NO_HTTP2
 
 _ACCEPT_SECONDS = 3.0
-"""The time limit, in seconds, for one address to accept a connection, if a name has several."""
+"""The time limit, in seconds, for one of a name's several addresses to accept a connection."""
 
 _PROBE_SECONDS = 1.0
 """The time limit, in seconds, for a server to answer the beginning of a TLS handshake."""
 
 _TLS_RECORDS = (b"\x15", b"\x16")
-"""The first byte of a TLS alert and of an answer to a TLS handshake (RFC 8446, section 5.1)."""
+"""The first bytes of a TLS alert and a TLS handshake answer (RFC 8446, section 5.1)."""
 
 
 async def reach(

@@ -1,4 +1,4 @@
-"""The client's connections over HTTP/2, for threads and for event loops."""
+"""The client's HTTP/2 connections, for threads and for event loops."""
 
 # Read `connection.py` and `stream.py` first. `receiver.py` receives so that an interrupt tears
 # nothing. `connecting.py` opens connections.

@@ -1,4 +1,4 @@
-"""Open a client's connection, repeating attempts until the server accepts it."""
+"""Open a client's connection, retrying until the server accepts it."""
 
 from __future__ import annotations
 

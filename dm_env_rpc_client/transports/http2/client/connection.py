@@ -2,16 +2,16 @@
 
 The thread that waits for an answer reads the socket itself. A step therefore takes three system
 calls (check for unexpected data, send, receive), plus some polling before the thread sleeps
-(`system/polling.py`), and wakes no other thread. A step with a float32 scalar takes 1.2 to 1.3x the
-time of a bare C++ gRPC client (`python -m tests.benchmarks --only waiting`).
+(`system/polling.py`), and wakes no other thread. A step with a float32 scalar takes 1.2 to 1.3x
+the time that a bare C++ gRPC client takes (`python -m tests.benchmarks --only waiting`).
 
-A request sent while no other is in flight, the usual case, takes the fast path (`exchange`): from
-the caller's bytes to the socket, and from the socket to the message, without a queue. Everything
-else goes through `send`, which never waits, and `advance`, in which the reading thread sends the
-bytes that the socket or the server's window did not accept. The fast path leaves anything unusual
-in a state from which `send` and `advance` can continue.
+A request sent while no other is in flight, the usual case, takes the fast path (`exchange`), which
+passes the caller's bytes to the socket and the received bytes to the message, without a queue.
+Everything else goes through `send`, which never waits, and `advance`, in which the reading thread
+sends the bytes that the socket or the server's window did not accept. If anything unusual happens,
+the fast path leaves the connection in a state from which `send` and `advance` can continue.
 
-Environments stepped together by one thread share a connection, on which each of them has a stream.
+Environments stepped together by one thread share a connection, and each has its own stream on it.
 One system call sends their Steps, and one system call receives many answers.
 """
 
@@ -42,8 +42,9 @@ from dm_env_rpc_client.transports.streams import Buffer
 _T = TypeVar("_T")
 
 _DISPOSE_SECONDS = 1.0
-"""The maximum time, in seconds, that closing waits for a sending thread. On a busy machine, 0.1 s
-was too short once in 50,000 times, and the socket was left to the garbage collector."""
+"""The maximum time, in seconds, for which closing a connection waits for a thread that is sending.
+On a busy machine, 0.1 s was too short once in 50,000 times, which left the socket to the garbage
+collector."""
 
 _YIELD_SECONDS = 1e-5
 _BUFFERS_AT_ONCE = 64
@@ -54,11 +55,11 @@ _RECORDS_AT_ONCE = (1 << 20) // _RECORD_BYTES
 """The maximum number of records that an event loop receives before it serves other descriptors."""
 
 _FIRST_HELD_BACK = 2
-"""The number of buffers that are held back before the first are sent on a corked connection."""
+"""The number of buffers that a corked connection holds back before it sends the first ones."""
 
 
 class ClientConnection:
-    """An open connection of a client.
+    """A client's open connection.
 
     Args:
       connected: the non-blocking socket. For TLS, it is an ssl.SSLSocket after the handshake.
@@ -224,7 +225,7 @@ class ClientConnection:
                 self._dispose_unless_receiving()
 
     def receive_ready(self) -> bool:
-        """Receive from a readable socket, at most a part of a large message, without waiting.
+        """Receive from a readable socket without waiting, at most part of a large message.
 
         Returns:
           Whether TLS has buffered more bytes, which polling the descriptor does not report.
@@ -334,7 +335,7 @@ class ClientConnection:
         self._dispose_unless_receiving()
 
     def _dispose_unless_receiving(self) -> None:
-        """Close the socket, unless a thread is receiving, which then closes it when it is done."""
+        """Close the socket, or leave that to a thread that is still receiving."""
         locks.run(
             self._receiving, lambda: locks.run(self.lock, self._socket.close, _DISPOSE_SECONDS)
         )
@@ -358,7 +359,7 @@ class ClientConnection:
         self._socket.close()
 
     def _make(self, change: Callable[..., _T], *arguments: Any) -> _T:
-        """Make a change completely or not at all, and send what is possible, with the lock held.
+        """With the lock held, make a change completely or not at all, and send what is possible.
 
         Several streams share the bytes that are sent and received. If an exception such as
         KeyboardInterrupt ends a thread in the middle of a change, bytes might be sent or parsed

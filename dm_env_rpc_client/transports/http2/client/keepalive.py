@@ -1,9 +1,9 @@
-"""Decide when to probe whether a silent server is still alive, without I/O.
+"""Decide, without doing I/O, when to probe whether a silent server is still alive.
 
-If the server is silent while an answer is awaited, the client sends a probe. If the server does not
-answer the probe, the client ends the connection. A frozen server is detected within
-`KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` and two checks, in a step of any length. Servers do
-not count the probe as a PING (`Framing.probe`).
+If the server is silent while an answer is awaited, the client sends a probe. If the server does
+not answer the probe, the client ends the connection. However long a step takes, a frozen server is
+detected within `KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` plus the time of two checks.
+Servers do not count the probe as a PING (`Framing.probe`).
 
 The clock is read only after a wait without traffic, so a step that is answered immediately needs no
 check.

@@ -1,4 +1,4 @@
-"""Receive bytes safely: after an interrupt, bytes are either received and counted, or neither."""
+"""Receive bytes safely: an interrupt never leaves received bytes uncounted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Receiver:
-    """A receiver from a plain socket into the buffers of a `Framing`, for one thread at a time.
+    """A receiver that fills a `Framing`'s buffers from a plain socket, in one thread at a time.
 
     Args:
       connected: the socket.
@@ -33,7 +33,7 @@ class Receiver:
         self.buffers: list[memoryview] | None = None
 
     def receive(self, flags: int) -> bool:
-        """Receive once unless bytes are left to parse, and return whether there are such bytes."""
+        """Receive once unless bytes are left to parse; return whether there are bytes to parse."""
         counts = self.counts
         if counts:
             return True

@@ -1,4 +1,4 @@
-"""A stream over HTTP/2, which is one call on a separate or shared connection.
+"""A stream over HTTP/2, which carries one call on its own connection or on a shared one.
 
 The stream serves threads, which read and wait, and event loops, which watch the socket.
 """
@@ -141,7 +141,7 @@ class Http2Stream(Stream, AsyncStream):
         )
 
     async def _open_again(self, waits: Waits = IN_LOOP) -> None:
-        """Replace an unprocessed call by a new call, or raise the error that prevents doing so."""
+        """Replace an unprocessed call with a new call, or raise the error that prevents this."""
         former, call = self._connection, self._call
         assert self._reopen is not None
         assert call.failure is not None

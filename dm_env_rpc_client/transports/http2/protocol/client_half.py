@@ -58,7 +58,7 @@ _append = collections.deque.append
 
 
 class _Messages(collections.deque[bytearray | memoryview]):
-    """The queue of messages received on one stream, which also records that they have arrived."""
+    """A queue of the messages received on one stream, which also records their arrival."""
 
     def __init__(self, number: int, arrived: dict[int, None]):
         super().__init__()
@@ -142,7 +142,7 @@ class ClientHalf(Role):
         self._going_away = ""
 
     def open(self, headers: Sequence[SentHeader]) -> ClientStream:
-        """Open a stream with the headers of a request, in which pseudo-headers come first."""
+        """Open a stream with the headers of a request, pseudo-headers first."""
         number = self._next_stream
         # Clients use odd numbers, each once (section 5.1.1).
         self._next_stream += 2

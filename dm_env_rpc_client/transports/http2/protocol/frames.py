@@ -1,4 +1,4 @@
-"""Build HTTP/2 frames (RFC 9113, sections 4 and 6), and define the violations of the protocol."""
+"""Build HTTP/2 frames (RFC 9113, sections 4 and 6), and define the errors for violations."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Role(Protocol):
         """Process a DATA frame that ends the peer's half of a stream."""
 
     def check_stream(self, stream: int, kind: str) -> None:
-        """Raise ViolationError if a stream that receives no content must not get this frame."""
+        """Raise ViolationError if a stream that receives no content forbids this kind of frame."""
 
     def end_stream(self, stream: int, code: int) -> None:
         """Process the peer's reset of a stream with an HTTP/2 error code."""
@@ -180,7 +180,7 @@ class Role(Protocol):
         """Check the first bytes of a peer that did not begin with SETTINGS, and raise an error."""
 
     def break_stream(self, violation: ViolationError) -> None:
-        """End a stream that was reset because the peer violated HTTP/2 on it, without raising."""
+        """End, without raising, a stream that was reset because the peer violated HTTP/2 on it."""
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
         """Return the error for a violation that ends the connection."""

@@ -5,15 +5,15 @@ The caller, which does the I/O, receives bytes into `buffers` and reports their 
 `outbound` and reports the number of sent bytes to `sent`. A `Role` distinguishes a client from a
 server. Section numbers refer to RFC 9113 (HTTP/2).
 
-Received bytes are not copied. A partly received message has separate memory, which `buffers` offers
-first, so a large message goes from the kernel directly to the memory that the application uses. A
-step with a 1080p frame takes 0.9 to 1.1x the time of a plain TCP transfer of as many bytes
-(`python -m tests.benchmarks --only waiting`).
+Received bytes are not copied. A partly received message has separate memory, which `buffers`
+offers first, so a large message goes from the kernel directly to the memory that the application
+uses. A step with a 1080p frame takes 0.9 to 1.1x the time of a plain TCP transfer of the same
+number of bytes (`python -m tests.benchmarks --only waiting`).
 
 The client's windows for received content have the maximum size. The client's memory stays bounded
-because it does not read the socket while no thread waits for an answer. A server reads for all
-streams of a connection, so each of its streams has a window, which stays closed while messages of
-the stream wait to be answered.
+because the client does not read the socket while no thread waits for an answer. A server reads for
+all streams of a connection, so each stream has its own window, which stays closed while messages
+of that stream wait to be answered.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ occasional PING."""
 _SUSPICIOUS = 256
 _MODEST = 1 << 12
 """The number of bytes received at a time after 256 frames without content. Such frames cost far
-more to parse than content, and other connections of a server wait meanwhile."""
+more to parse than content, and a server's other connections wait meanwhile."""
 
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
 """The maximum payload, in bytes, of a frame other than DATA, which is parsed as a whole."""
@@ -69,7 +69,7 @@ _HEAD_BYTES = FRAME_HEADER.size + MESSAGE_PREFIX.size
 
 
 class ReceiveBuffer:
-    """A receive buffer, whose bytes from `start` to `end` have been received but not parsed.
+    """A receive buffer; its bytes from `start` to `end` have been received but not parsed.
 
     Once all received bytes have been parsed, the buffer is filled from its beginning again.
     Therefore, bytes are moved only when the end of the buffer cuts a frame.
@@ -180,7 +180,7 @@ class Framing:
         self.drop_content(stream)
 
     def drop_content(self, stream: int) -> None:
-        """Discard further messages on a stream, which can still send."""
+        """Discard further messages received on a stream; it can still be used for sending."""
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None
@@ -276,7 +276,7 @@ class Framing:
         return memory[_HEAD_BYTES:count]
 
     def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Remember the bytes before a single-frame message, and return whether it is one."""
+        """Remember the bytes before a single-frame message; return False if there is none."""
         memory, size = self._buffer.memory, count - _HEAD_BYTES
         if size < 0 or not assembler.fits(size):
             return False
@@ -299,7 +299,7 @@ class Framing:
                 self._end_by(error)
 
     def _end_by(self, error: ViolationError | DmEnvRpcClientError) -> None:
-        """End the stream or the connection that an error is about."""
+        """End the stream or the connection to which an error applies."""
         if not isinstance(error, ViolationError):
             self.fail(error)
         # Section 5.4.2: a stream error leaves the other streams alone.
@@ -489,7 +489,7 @@ class Framing:
         return True
 
     def _open_windows(self, stream: int, assembler: MessageAssembler | None) -> None:
-        """Open the windows for content again before they are used up (section 5.2)."""
+        """Reopen the windows for content before they are used up (section 5.2)."""
         if self._unacknowledged << 1 >= self._window:
             if self._unacknowledged > self._window:
                 raise ViolationError(
@@ -506,7 +506,7 @@ class Framing:
                 self.acknowledge(stream, assembler)
 
     def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
-        """Open the window of a stream again if at least half of the window was used."""
+        """Reopen the window of a stream if at least half of the window has been used."""
         if assembler.unacknowledged << 1 >= assembler.window:
             self.sending.outbound.append(frames.window_update(stream, assembler.unacknowledged))
             assembler.unacknowledged = 0

@@ -2,7 +2,7 @@
 
 A server has one thread for all clients, and any client can make the server decode a header block.
 Decoding 3,500 bytes of Huffman code takes 1.1 ms with the package `hpack` and 0.3 ms with this
-decoder. The tables and the encoder are those of `hpack`.
+decoder. The tables and the encoder come from `hpack`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FORBIDDEN = {
 
 
 def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[SentHeader]:
-    """Return the headers of the request that each stream of a client's connection sends.
+    """Return the request headers that each stream on a client's connection sends.
 
     Metadata can be secret, so it is marked as never to be indexed (RFC 7541, section 7.1.3).
 
@@ -161,7 +161,7 @@ def _metadata(headers: list[Header]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
-    """Check a header or trailer (section 8.2), without quoting it in errors: it can be secret.
+    """Check a header or trailer (section 8.2), without quoting it, because it might be secret.
 
     Args:
       number: the position in the list of headers, counted from 1.
@@ -187,7 +187,7 @@ def encode(headers: list[tuple[str, str]]) -> bytes:
 
 RESPONSE_BLOCK = encode(_RESPONSE)
 NO_TABLE = b"\x20"
-"""The update of the table size to 0, for clients that have set a size (RFC 7541, section 4.2)."""
+"""A table size update to 0, for clients that have set a size (RFC 7541, section 4.2)."""
 
 
 def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
@@ -208,7 +208,7 @@ def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
 
 
 def _quoted(details: str) -> str:
-    """Return a text in the encoding of gRPC: percent-encoded and of limited size."""
+    """Return a text in gRPC's encoding: percent-encoded and limited in size."""
     quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
     if len(quoted) > _MAX_DETAILS:
         # Not in the middle of a code, nor of a character.
@@ -221,18 +221,18 @@ TABLE_BYTES = 4096
 """The maximum size, in bytes, of the table. This end's SETTINGS keep the default (section 4.2)."""
 
 _ENTRY_BYTES = 32
-"""The size of a table entry, in bytes, in addition to its name and value (section 4.1)."""
+"""The number of bytes that a table entry counts besides its name and value (section 4.1)."""
 
 _STATIC: tuple[Header, ...] = tuple(HeaderTable.STATIC_TABLE)
 _MAX_SHIFT = 21
-"""The maximum shift, in bits, of an integer's last byte. No integer of a block whose size is
-limited exceeds 2^28."""
+"""The maximum shift, in bits, of an integer's last byte. In a block of limited size, no integer
+exceeds 2^28."""
 
 _END_OF_STRING = 256
 
 
 class HeaderDecoder:
-    """The decoder's end of a compressed connection.
+    """The HPACK decoder of one connection, with its dynamic table.
 
     Args:
       max_list_bytes: the size limit of an uncompressed list of headers. The size counts names,
@@ -329,7 +329,7 @@ def _broken(what: str) -> ViolationError:
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer (section 5.1) and the index of its end, or raise IndexError without one."""
+    """Return an integer (section 5.1) and the index of its end; raise IndexError if cut off."""
     number = block[at] & mask
     at += 1
     # The usual case: the prefix holds the whole integer.
@@ -346,7 +346,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    """Return a string (section 5.2) and the index of its end, or raise IndexError without one."""
+    """Return a string (section 5.2) and the index of its end; raise IndexError if cut off."""
     is_coded = block[at] & 0x80
     size, at = _integer(block, at, 0x7F)
     end = at + size

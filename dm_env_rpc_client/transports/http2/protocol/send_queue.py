@@ -1,6 +1,7 @@
 """The send queue of a connection, which keeps content within the windows (section 5.2).
 
-Its functions never wait. Content that exceeds the windows is kept until the peer opens them.
+The functions of this module never wait. Content that exceeds the windows is kept until the peer
+opens them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
 )
 
 COPIED_BYTES = 1 << 13
-"""The size, in bytes, up to which a message is copied into one buffer with its frame header."""
+"""The maximum size, in bytes, of a message copied into one buffer with its frame header."""
 
 Outbound: TypeAlias = bytes | memoryview
 
@@ -48,7 +49,7 @@ class SendQueue:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether any bytes wait to be sent, because of the socket or a window."""
+        """Whether any bytes are unsent because the socket or a window does not accept them."""
         return bool(self.outbound or self.blocked)
 
     def open(self, stream: int) -> SendingStream:
@@ -198,7 +199,7 @@ class SendingStream:
         return self._head
 
     def end(self, last: Callable[[], bytes] | None = None) -> None:
-        """Queue the end of this end's half of the stream, after which no more messages follow.
+        """Queue the frames that end this side's half of the stream, after the queued messages.
 
         Args:
           last: a function that returns the final frames, or None for an empty DATA frame with
@@ -225,7 +226,7 @@ class SendingStream:
             pass
 
     def frame_some(self) -> bool:
-        """Put content into one frame if the windows permit, and return whether it was done."""
+        """Put content into one frame if the windows permit, and return whether they did."""
         queue, unframed = self._queue, self._unframed
         has_advanced = False
         room = min(queue.max_frame, queue.window, self.window)

@@ -36,7 +36,7 @@ from dm_env_rpc_client.transports.http2.protocol.message_assembler import (
 from dm_env_rpc_client.transports.streams import Allocate
 
 CONNECTION_WINDOW = 1 << 24
-"""The number of bytes of content that a client can send ahead on a connection."""
+"""The number of bytes of content that a client can send on a connection before they are read."""
 
 STREAM_WINDOW = 1 << 20
 """The number of bytes that a client can send on a stream before earlier messages are answered."""
@@ -47,8 +47,8 @@ same limit."""
 
 _BUFFER_BYTES = 1 << 16
 _FRAMES_AT_ONCE = 64
-"""The number of frames parsed at a time. Parsing them takes about 200 us, so that other clients do
-not wait long."""
+"""The number of frames parsed at a time. Parsing them takes about 200 us, so other clients do not
+wait long."""
 
 _GREETED = {
     frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -57,20 +57,21 @@ _GREETED = {
 }
 
 _RESET_BUDGET = 200
-"""The maximum number of reset or refused streams of a client, in excess of its answered messages on
+"""The number by which a client's reset or refused streams may exceed its answered messages on
 accepted streams. Rapid resets cost a client nothing, but cost the server time."""
 
 _HEADER_BYTES = 2048
 """The number of bytes of uncompressed headers that count as one more stream, unless the server
-accepts their stream. Decoding 14 KB of Huffman code takes as long as ten cheap steps."""
+accepts the stream to which the headers belong. Decoding 14 KB of Huffman code takes as long as ten
+cheap steps."""
 
 _REPLENISHED_STREAMS = 20
 _REPLENISHED_FRAMES = 100
-"""The refund of streams or frames per second, so that long-lived clients keep within budget."""
+"""The streams and frames refunded per second, so that long-lived clients stay within budget."""
 
 _REMEMBERED = 1000
-"""The maximum number of remembered streams that the server reset, for which frames might still be
-in flight."""
+"""The maximum number of streams that the server remembers after resetting them, because frames for
+them might still be in flight."""
 
 
 class Event(enum.Enum):
@@ -82,7 +83,7 @@ class Event(enum.Enum):
 
 
 Happening: TypeAlias = "tuple[ServerCall, Event | bytearray | memoryview]"
-"""A call with a message received on its stream, or with another event of the stream."""
+"""A call, paired with a message received on its stream or with another event on the stream."""
 
 
 class _Inbox:

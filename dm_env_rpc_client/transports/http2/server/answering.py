@@ -1,13 +1,13 @@
-"""Choose the thread that answers a stream: the leader, the owner of its world, or its own thread.
+"""Choose the thread that answers a stream: the leader, its world's owner or a separate thread.
 
-Only the owner thread of an environment calls it (`system/owner_threads.py`). The leading thread
-(`leading.py`) is an owner as well.
+An environment is called only by the thread that owns it (`system/owner_threads.py`). The leading
+thread (`leading.py`) is an owner as well.
 
 - The leading thread answers streams of its own worlds and streams without an owner, as long as
   their answers are quick.
 - Requests for worlds of another owner go to that owner's queue.
 - A stream without an owner has a separate thread while its answers are slow or can wait for other
-  streams, and for a request that an owner could not answer without waiting.
+  streams. It also gets one for a request that an owner could not answer without waiting.
 - No request is answered while the client leaves earlier answers unread.
 
 One thread at a time answers a stream. `ServedStream.has_thread` tells whether a thread other than
@@ -38,7 +38,7 @@ average falls to `_QUICK_SECONDS`."""
 _QUICK_SECONDS = 0.0003
 
 _LINGER_SECONDS = 5.0
-"""The maximum time, in seconds, that the thread of a stream waits for a request."""
+"""The maximum time, in seconds, that a stream's thread waits for a request."""
 
 _MAX_WAITING = 64
 """The maximum number of a stream's requests that wait for its thread. The client's window stays
@@ -46,14 +46,14 @@ closed meanwhile."""
 
 _MAX_AHEAD_BYTES = 1 << 26
 """The maximum number of bytes of unanswered requests on a connection. A stream that exceeds the
-limit is ended."""
+limit is terminated."""
 
 _REQUEST_BYTES = 128
-"""The size of a request besides its contents, in bytes."""
+"""The size of a request, in bytes, in addition to its contents."""
 
 
 class Answering:
-    """The dispatcher of the requests of a listener's streams.
+    """The dispatcher of requests that arrive on a listener's streams.
 
     Only the leading thread calls the methods. Methods that can take long raise RelievedError if
     another thread has taken the lead meanwhile.
@@ -152,7 +152,7 @@ class Answering:
         self._close(served)
 
     def resume(self, connection: ServerConnection) -> None:
-        """Continue with streams whose answers could not be sent."""
+        """Continue with the streams of a connection whose answers can be sent again."""
         with connection.lock:
             ready = [served for served in connection.stalled if not served.is_stalled]
             connection.stalled.difference_update(ready)
@@ -194,7 +194,7 @@ class Answering:
             raise RelievedError
 
     def _note(self, served: ServedStream, owner: Owner) -> None:
-        """Mark the answers of a stream as slow or quick. Call in the thread of its owner."""
+        """Mark the answers of a stream as slow or quick. Call in its owner's thread."""
         slow, stream = owner.slow, served.stream
         if served not in slow:
             if served.seconds > _SLOW_SECONDS and stream.owner is owner:
@@ -316,7 +316,7 @@ class Answering:
             self._end(served)
 
     def _serve_owned(self, served: ServedStream, owner: Owner) -> None:
-        """Answer a request of a stream or close the stream, in the thread of its owner."""
+        """Answer a request of a stream or close the stream, in its owner's thread."""
         message = self._next_request(served, False)
         if message is None:
             if served.has_thread:

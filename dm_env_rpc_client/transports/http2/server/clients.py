@@ -41,8 +41,8 @@ _LINGER_SECONDS = 5.0
 """The time limit, in seconds, for a client that violated HTTP/2 to read why it was disconnected."""
 
 _MOST_LINGERING = 64
-"""The maximum number of clients that can linger at once. Beyond this number, the first client
-loses its socket."""
+"""The maximum number of clients that can linger at once. Beyond this number, the socket of the
+client that has lingered longest is closed."""
 
 _ADMIT_SECONDS = 0.0002
 """The time, in seconds, for which connections are accepted before open connections are served. At
@@ -164,7 +164,7 @@ class Clients:
                     connection.half.replenish()
 
     def close(self, connection: ServerConnection, resets: bool = False) -> None:
-        """Close a connection, whose streams are closed when their events are processed.
+        """Close a connection; its streams are closed when their events are processed.
 
         Args:
           connection: the connection. A connection that is already closed is ignored.
@@ -295,7 +295,7 @@ class DrainingConnection:
         self._poll = poll
 
     def go_on(self) -> bool:
-        """Send and receive as far as the socket is ready.
+        """Send and receive as much as the socket permits.
 
         Returns:
           False if the client has closed its end, or True if the connection still drains.
@@ -345,7 +345,7 @@ class DrainingConnection:
 
 
 class Handshakes:
-    """The TLS handshakes of a listener, each of which takes milliseconds, in a separate thread.
+    """The thread for a listener's TLS handshakes, each of which takes milliseconds.
 
     Any client can start as many handshakes as connections are allowed. Meanwhile the leading thread
     continues to serve streams, because a handshake releases the GIL while it computes. After each

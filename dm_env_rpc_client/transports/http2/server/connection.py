@@ -38,8 +38,8 @@ _PIECE_BYTES = 128
 """The size of a piece of an answer in addition to its contents, in bytes."""
 
 _HICCUP_SECONDS = 0.004
-"""The maximum time, in seconds, that is counted for one answer. A single long answer, on a busy
-machine or with a reset, does not make a quick stream slow, but three long answers do."""
+"""The maximum time, in seconds, that is counted for one answer. A single long answer, caused by a
+busy machine or a reset, does not make a quick stream count as slow, but three long answers do."""
 
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _BOTH = select.EPOLLIN | select.EPOLLOUT
@@ -288,7 +288,7 @@ class ServerConnection:
         return True
 
     def is_alone(self, served: ServedStream) -> None:
-        """Make a stream the only one of the connection (`alone`), unless the socket uses TLS."""
+        """Record a stream as the connection's only one (`alone`), unless the socket uses TLS."""
         if not self._is_tls:
             self.alone = served
 

@@ -4,13 +4,13 @@ One thread at a time leads, and in most servers no other thread ever runs. The l
 thread (`system/owner_threads.py`). Leading is a long call in the owner's queue, and a notification
 wakes the owner for its other calls. Another thread takes the lead in three cases:
 
-- An answer has taken two ticks of the watching thread. The watching thread then leads.
+- An answer has lasted two ticks of the watching thread. The watching thread then leads.
 - The answers of a world owned by the leading thread are slow on average.
 - A request arrives for an owner with quick worlds while the leading thread owns no worlds. The
   owner of the quick worlds then leads.
 
-A former leader keeps its worlds. `answering.py` requests the change of the leader in the second and
-third case.
+A former leader keeps its worlds. `answering.py` requests the change of leader in the second and
+third cases.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TAKEN_SECONDS = 1.0
 """The maximum time, in seconds, that a former leader waits for another thread to lead."""
 
 _REST_SECONDS = 0.5
-"""The time, in seconds, without an answer after which the watching thread waits to be woken."""
+"""The time without an answer, in seconds, after which the watching thread waits to be woken."""
 
 Inline: TypeAlias = tuple[ServedStream | None, bool]
 """The leading thread's activity: its stream, if any, and whether it is computing an answer."""
@@ -48,7 +48,7 @@ class RelievedError(Exception):
 
 
 class Leader:
-    """The lead of a listener, which one thread at a time has.
+    """The lead of a listener, which one thread at a time holds.
 
     The leading thread calls `enter` before work that can take long. Afterwards, it calls `leave`,
     which returns whether the thread still leads.
@@ -109,7 +109,7 @@ class Leader:
             return self.owner is owner and not self.is_stopped
 
     def enter(self, served: ServedStream | None, is_answer: bool) -> None:
-        """Record the start of a call that can take long."""
+        """Record the start of a call that can take a long time."""
         self.inline = (served, is_answer)
         # Checked only now: the watcher sets `is_resting` first and then checks `inline`.
         if self.is_resting:
@@ -156,7 +156,7 @@ class Leader:
             self.owner.run_waiting(self.run)
 
     def run(self, call: Callable[[], None], served: ServedStream | None = None) -> None:
-        """Call a function that can take long and does not compute an answer.
+        """Call a function that can take a long time and does not compute an answer.
 
         Args:
           call: the function.
@@ -246,7 +246,7 @@ class Leader:
         self._lead()
 
     def _watch(self) -> Inline | None:
-        """Wait until a call of the leader takes long, and then take the lead from its thread.
+        """Wait until one of the leader's calls takes a long time, and then take over the lead.
 
         If the call computes an answer, the former leader continues with the stream.
 

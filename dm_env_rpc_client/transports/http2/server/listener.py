@@ -1,8 +1,8 @@
 """A listener on plain sockets, with one thread that reads requests and writes answers.
 
-grpcio's server hands each message over between several threads, which takes 80 % of a cheap step.
-In this listener, the thread that reads a request usually also answers it. The leading thread waits
-for all sockets, and in most servers it is the only thread that ever runs.
+grpcio's server hands each message over between several threads, which takes 80 % of the time of a
+cheap step. In this listener, the thread that reads a request usually also answers it. The leading
+thread waits for all sockets, and in most servers it is the only thread that ever runs.
 
 Streams do not delay each other: `answering.py` chooses the thread for a stream with slow answers,
 and `leading.py` chooses the thread that leads meanwhile.
@@ -129,17 +129,17 @@ _BATCH_SECONDS = 0.0001
 
 _BATCH_BYTES = 1 << 15
 """The number of bytes beyond which answers are sent immediately, so that the client reads during
-the next step. For 16 environments with 84x84x4 observations, sending immediately takes 0.95 of the
-time with uint8, and 0.87 with float32."""
+the next step. For 16 environments with 84x84x4 observations, sending immediately takes 0.95x the
+time with uint8, and 0.87x the time with float32."""
 
 _CLOSE_SECONDS = 5.0
 """The maximum time, in seconds, that `stop` waits after the grace period for streams to close."""
 
 _SHARE_SECONDS = 0.0003
-"""The maximum time, in seconds, for requests of one connection before other connections are served.
-The same limit applies to all connections together that have not had a stream yet. Anybody can open
-many such connections, and keep the server busy with handshakes, requests without a token or health
-checks."""
+"""The maximum time, in seconds, spent on the requests of one connection before other connections
+are served. The same limit applies to the total time spent on connections that have not had a
+stream yet. Anybody can open many such connections and keep the server busy with handshakes,
+requests without a token or health checks."""
 
 _MORE_SOCKETS = 64
 """The number of sockets allowed in addition to the maximum number of streams, for clients without
@@ -395,7 +395,7 @@ class Http2Listener(Listener):
                 connection.flush()
 
     def _is_idle(self) -> bool:
-        """Return whether no stream is open and no answer is unsent, or the listener is stopped."""
+        """Return whether the streams are closed and all answers sent, or the listener stopped."""
         if self._leader.is_stopped:
             return True
         return not self._streams.room.count and not any(
@@ -405,7 +405,7 @@ class Http2Listener(Listener):
         )
 
     def _end(self) -> None:
-        """Start to close the listener; `_become_stopped` follows once all streams are closed."""
+        """Begin to close the listener; `_become_stopped` follows once all streams are closed."""
         self._clients.listening.close()
         self._clients.end_lingering()
         self._is_ending = True
