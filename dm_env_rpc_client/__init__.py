@@ -1,7 +1,7 @@
 """Remote environments, in any language, as `dm_env.Environment`.
 
 `make` connects to a dm_env_rpc server, creates a world and joins it. `dm_env_rpc_pb2` and
-`properties_pb2` are the modules of the protocol's messages.
+`properties_pb2` contain the protocol's messages.
 
 `__init__.pyi` lists the public names. Each public name is imported on first use, because every
 pytest run loads this package for its pytest plugin.

@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 from dm_env_rpc_client.errors import SpecError
 
 MOST_SECONDS = (1 << 31) // 1000
-"""The longest valid time, in seconds, because poll(2) accepts milliseconds as a C int."""
+"""The longest valid time, in seconds; poll(2) takes its timeout in milliseconds as a C int."""
 
 NO_LIMIT = "None for no limit"
-"""The description of None in error texts about most limits."""
+"""The description of None in the error texts for most limits."""
 
 _DAY_SECONDS = 24 * 60 * 60
 

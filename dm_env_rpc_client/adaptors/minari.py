@@ -32,8 +32,8 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.storage import get_dataset_path
 
 _TIMESTEP_PART = 16
-"""The divisor of `Limits.chunk_bytes` for a TimeStep's size. Minari takes 20 bytes per byte of
-it."""
+"""`Limits.chunk_bytes` divided by this is the maximum size of a TimeStep. Minari takes 20 bytes
+of memory per byte of a TimeStep."""
 
 
 def export_minari(
@@ -129,7 +129,7 @@ def _check_id(dataset_id: str) -> None:
 
 
 def _check_sizes(episode: Episode, limits: Limits) -> None:
-    """Raise RecordingError for an oversized TimeStep, since Minari takes many times its size."""
+    """Raise RecordingError for a TimeStep that is too large, since Minari multiplies its size."""
     most = limits.chunk_bytes // _TIMESTEP_PART
     for index, step in enumerate(episode.flat_timesteps):
         values = [*step.observation.values(), *episode.flat_actions[index].values()]

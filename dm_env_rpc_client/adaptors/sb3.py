@@ -40,7 +40,7 @@ __all__ = ["RemoteSb3VecEnv"]
 
 
 class RemoteSb3VecEnv(MadeByArguments, VecEnv):
-    """N remote environments stepped together from one thread, for agents of Stable-Baselines3.
+    """N remote environments stepped together from one thread, for Stable-Baselines3 agents.
 
     As with every VecEnv, the step that ends an episode begins the next episode. The last
     observation of the ended episode is `info["terminal_observation"]`, and

@@ -1,8 +1,8 @@
 """Conversion of the inputs and outputs of batched simulators to a common form with NumPy arrays.
 
-The type of the first observation determines the array library of a batch. The `step` of a batch
-can return four values instead of five, its `reset` an observation without infos, and its spaces
-can describe all rows together instead of one row.
+The type of the first observation determines the array library of a batch. A batch's `step` can
+return four values instead of five, its `reset` can return an observation without infos, and its
+spaces can describe all rows together instead of one row.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
 
 
 def given(value: Any, kind: ArrayKind, what: str) -> Any:
-    """Convert a client's value for an environment; RequestError if that is impossible."""
+    """Convert a client's value for an environment, or raise RequestError if that is impossible."""
     try:
         return array_kinds.from_numpy(value, kind, what)
     except SpecError as error:
@@ -60,7 +60,7 @@ def given(value: Any, kind: ArrayKind, what: str) -> Any:
 
 
 def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
-    """Convert an environment's results to NumPy arrays; RuntimeError if that is impossible."""
+    """Convert an environment's results to NumPy arrays, or raise RuntimeError on failure."""
     # Any other value is converted as a whole; the caller reports it as an error.
     is_tuple = isinstance(returned, tuple) and len(returned) == len(names)
     named = dict(zip(names, returned, strict=True)) if is_tuple else returned
@@ -72,7 +72,7 @@ def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
 
 
 class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that accepts and returns NumPy arrays, converted to and from its own kind."""
+    """A wrapper that accepts and returns NumPy arrays, whatever arrays the environment uses."""
 
     def __init__(self, env: Any, kind: ArrayKind):
         super().__init__(env)
@@ -86,7 +86,7 @@ class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class BatchForm:
-    """A vector environment that steps a batch, whatever array library and result form it uses.
+    """A vector environment that steps a batch, whatever array library and result form it has.
 
     Args:
       env: the batch.

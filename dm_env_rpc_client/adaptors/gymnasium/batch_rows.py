@@ -60,7 +60,7 @@ _FIRST, _MID, _LAST = dm_env.StepType
 
 
 class GymnasiumOffers(Offers):
-    """The description, the rendered frames and the method calls of the rows of a batch.
+    """The description, the rendered frames and the method calls for the rows of a batch.
 
     Args:
       mode: the autoreset mode of the rows.
@@ -169,11 +169,11 @@ class GymnasiumRows(Rows):
             self._integers = range(int(limits.min), int(limits.max) + 1)
 
     def fits(self, environment: Row) -> bool:
-        """Whether a row's client has requested infos in the form of these rows."""
+        """Whether a row's client has requested infos in the form that these rows use."""
         return bool(self.kind.form == environment.infos)
 
     def actions(self, action: Any) -> Any:
-        """Return the actions of all rows, as a list or as arrays in one action's structure."""
+        """Return the actions of all rows, as a list or as a structure of arrays."""
         space = self._action_space
         if isinstance(space, elements.ARRAYS):
             array = np.asarray(action, space.dtype)
@@ -250,7 +250,7 @@ class GymnasiumRows(Rows):
                 self._kinds[index] = _MID
 
     def _put(self, index: int, observation: Any) -> None:
-        """Store an observation in a row; RuntimeError if it does not fit."""
+        """Store an observation in a row, or raise RuntimeError if it does not fit."""
         if type(observation) is int and observation in self._integers:
             self._array[index] = observation
             return
@@ -265,7 +265,7 @@ class GymnasiumRows(Rows):
             column.array[index] = value
 
     def _fitted(self, observation: Any) -> tuple[Any, list[Any]]:
-        """Return an observation as a value of its spec, and as the values for the columns."""
+        """Return an observation both as a value of its spec and as a list of column values."""
         try:
             structure = self._write_observation(observation)
             leaves = zip(self._columns, self._flatten(structure), strict=True)
@@ -274,5 +274,5 @@ class GymnasiumRows(Rows):
             raise environment_error(error, "space") from error
 
     def _element(self, structure: Any) -> Any:
-        """Return a value of an observation's spec as an element, as clients receive it."""
+        """Convert an observation from a value of its spec to the element that clients receive."""
         return self._read_observation(structure)

@@ -20,7 +20,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
 Array: TypeAlias = npt.NDArray[Any]
 
 DummyResults: TypeAlias = tuple[Any, Array, Array, list[dict[str, Any]]]
-"""The result of `step` of Stable-Baselines3's DummyVecEnv."""
+"""The type of the result of `DummyVecEnv.step` in Stable-Baselines3."""
 
 
 class DictVectorEnv(RemoteVectorEnv):

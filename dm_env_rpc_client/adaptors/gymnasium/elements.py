@@ -10,13 +10,13 @@
 | Sequence of one of the arrays above | array of variable length |
 | OneOf, Graph, any other Sequence | string: the JSON of `value_json` |
 
-In names, a key of a Dict that contains a period or a percent sign, or that is empty, is escaped as
-in URLs (`a.b` is `a%2Eb`), because periods separate the levels of a name. The observations
+In names, a Dict key that is empty, or that contains a period or a percent sign, is escaped as in
+URLs (`a.b` becomes `a%2Eb`), because periods separate the levels of a name. The observations
 `reward` and `discount` are escaped, too (`%72eward`), since these names denote the reward and the
 discount of a step. A Dict with two keys that have the same name, such as 1 and "1", has no spec.
 
-A batch of N elements, an element of `batch_space(space, N)`, has the structure and the names of a
-single element; its arrays and strings are stacked along a new first axis.
+A batch of N elements is an element of `batch_space(space, N)`. It has the structure and the names
+of a single element; its arrays and strings are stacked along a new first axis.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HALF: np.dtype[Any] = np.dtype(np.float16)
 _SINGLE: np.dtype[Any] = np.dtype(np.float32)
 
 ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
-"""The spaces whose elements are arrays of one shape."""
+"""The spaces whose elements are arrays of a fixed shape."""
 
 
 def to_spec(space: spaces.Space[Any], name: str) -> Any:
@@ -287,12 +287,12 @@ def _each(read: Converter) -> Converter:
 
 
 def as_array(space: Any, value: Any, name: str) -> Any:
-    """Cast elements of one of `ARRAYS` to the dtype of their spec; SpecError if values change."""
+    """Cast array elements to the dtype of their spec, or raise SpecError if values change."""
     return _cast(value, _wire_dtype(space), name)
 
 
 def by_name(structure: Any) -> Any:
-    """Replace the tuples in a structure by mappings from index to value.
+    """Replace the tuples in a structure with mappings from index to value.
 
     Empty mappings are omitted, since they have no names.
     """
@@ -305,7 +305,7 @@ def by_name(structure: Any) -> Any:
 
 
 def escaped(key: Any) -> str:
-    """Return a key of a Dict as a level of a name; see the module's docstring."""
+    """Return a Dict key in the form it takes in a name; see the module's docstring."""
     text = str(key).replace("%", "%25").replace(".", "%2E")
     if text in _TAKEN:
         return f"%{ord(text[0]):02X}{text[1:]}"

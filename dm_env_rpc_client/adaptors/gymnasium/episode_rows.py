@@ -1,7 +1,7 @@
-"""The last step of each of N environments in the form of Gymnasium's vector environments.
+"""The last step of each of N environments, in the form that Gymnasium's vector environments use.
 
-Infos of environments on streams arrive separately. Those of a batch arrive stacked as in Gymnasium,
-or separately in one text; see `info_observation`.
+The infos of environments on streams arrive separately. The infos of a batch arrive together,
+either stacked as in Gymnasium or listed by row in one string; see `info_observation`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EpisodeInfos:
         self._own[index] = RowInfo(info) if former is None else former._replace(info=info)
 
     def put_final(self, index: int, info: dict[str, Any], observation: Any) -> None:
-        """Record the info and observation of the last step of an episode, before the next one."""
+        """Record the info and observation of an episode's last step, before the next episode's."""
         self._own[index] = RowInfo({}, info, observation)
 
     def put_rows(
@@ -217,13 +217,13 @@ def put_together(
 
 
 Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
-"""The result of `step` of a vector environment."""
+"""The type of the result of a vector environment's `step`."""
 
 _FIRST, _MID, _LAST = map(int, dm_env.StepType)
 
 
 class EpisodeRows(Rows):
-    """The rows of episodes.
+    """Rows that also keep the terminations, truncations and infos of the last steps.
 
     If the step that ends an episode begins the next episode, the observation is the first
     observation of the next episode. The rest of the row belongs to the step that ended the former
@@ -313,7 +313,7 @@ class EpisodeRows(Rows):
         return begins
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the LAST TimeStep of a row with a lost batch; see `Rows.put_lost`."""
+        """Store the LAST TimeStep of a row whose batch was lost; see `Rows.put_lost`."""
         return self._put(index, timestep, {"restarted": True}, False)
 
     def _put(
@@ -441,7 +441,7 @@ class EpisodeRows(Rows):
         return {"discount": np.where(mask, discounts, 0), "_discount": has_discount, **infos}
 
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Return the infos of reset Gymnasium environments. Other environments have no infos.
+        """Return the infos of Gymnasium environments after a reset. Others have no infos.
 
         Each info is in the row of its environment's index. The errors are those of `infos`.
         """
@@ -457,6 +457,6 @@ class EpisodeRows(Rows):
         return found
 
     def _has_discount(self) -> Array:
-        """Return the rows whose info contains the discount of the step, bool [N]."""
+        """Return a mask, bool [N], of the rows whose info contains the step's discount."""
         has: Array = self.step_type == _MID if self._begins_at_once else self.step_type != _FIRST
         return has

@@ -352,7 +352,7 @@ def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
 
 
 def info_of(discount: Any) -> dict[str, Any]:
-    """Return the info of a step: its discount, or no entry for a FIRST step."""
+    """Return the info of a step, which contains its discount, or {} for a FIRST step."""
     if discount is None:
         return {}
     array = np.asarray(discount)
@@ -430,7 +430,7 @@ def largest_image(structure: Any) -> str | None:
 
 
 def wrap(path: tuple[Any, ...], value: Any) -> Any:
-    """Wrap a value in nested mappings, whose keys were found by `single_leaf`."""
+    """Wrap a value in nested mappings along a path of keys found by `single_leaf`."""
     for key in reversed(path):
         value = {key: value}
     return value

@@ -5,15 +5,15 @@ The observation is empty or a JSON object:
 | sender | key | value |
 | --- | --- | --- |
 | an environment | `info` | the info of the step or reset |
-| | `truncated` | true if an episode that was terminated was truncated, too |
+| | `truncated` | true if an episode was both terminated and truncated |
 | rows of a batch | `info` | the infos of all rows, stacked as in Gymnasium |
-| | `rows` | instead, by the index of the row, an object with its `info` and, if its episode has ended and the next has begun, `final_info` and `final_obs` |
-| | `truncated` | the rows that were terminated and truncated, bool [N] |
+| | `rows` | instead of `info`: for each row, by its index, an object with its `info` and, if its episode has ended and the next has begun, `final_info` and `final_obs` |
+| | `truncated` | a mask, bool [N], of the rows that were both terminated and truncated |
 
 Clients request the observation with the setting `infos` of a Reset. The value True is for clients
 without support for NumPy strings (see `value_json`) and selects the `info` of rows. `STACKED`
 selects the same `info` with exact types, and `OWN` selects `rows`. `BLOCKS` is `STACKED` with the
-bytes of large arrays in a second observation, one after another. The list `infos` in a description
+bytes of all large arrays concatenated in a second observation. The list `infos` in a description
 contains the forms that the server supports.
 """  # noqa: E501  # a table
 
@@ -34,10 +34,10 @@ EXTRAS = "gymnasium"
 """The name of the observation with the infos."""
 
 INFOS = "infos"
-"""The setting of a Reset that requests infos. A description lists the texts that it accepts."""
+"""The setting of a Reset that requests infos. A description lists the strings it accepts."""
 
 OWN, STACKED, BLOCKS = "own", "stacked", "blocks"
-"""Texts that the setting `infos` of a Reset accepts."""
+"""Strings that the setting `infos` of a Reset accepts."""
 
 INFO, FINAL_INFO, FINAL_OBSERVATION = "info", "final_info", "final_obs"
 """The keys of the infos of a row. In stacked infos, Gymnasium uses the last two keys as well."""
@@ -50,7 +50,7 @@ class Extras(NamedTuple):
 
     Attributes:
       info: the info of the step or reset.
-      is_truncated: whether an episode that was terminated was truncated, too.
+      is_truncated: whether an episode was both terminated and truncated.
     """
 
     info: dict[str, Any]
@@ -86,7 +86,7 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
 
 
 def encoded_blocks(infos: Any, both: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the observations of stacked infos: their JSON text, and the bytes of large arrays."""
+    """Return the observations for stacked infos: the JSON text, and the bytes of large arrays."""
     blocks: list[bytes] = []
     text = encoded_stack(value_json.moved(infos, blocks), both, is_exact=True)
     return {EXTRAS: text, batches.INFO_ARRAYS: np.frombuffer(b"".join(blocks), np.uint8)}
@@ -123,7 +123,7 @@ def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
 
 
 def extras_of(observation: Mapping[str, Any]) -> Extras:
-    """Return the values sent with an observation; ProtocolError if they are invalid."""
+    """Return the values sent with an observation, or raise ProtocolError if they are invalid."""
     text = str(observation[EXTRAS])
     if not text:
         return Extras({}, False)

@@ -316,7 +316,7 @@ def metadata_of(description: Description, render_mode: str | None) -> dict[str, 
 def begin_again(
     description: Description, render_mode: str | None, form: str = OWN
 ) -> Callable[[DmEnvAdaptor], object]:
-    """Return a callback that repeats the request of `begin` on a restarted environment."""
+    """Return a callback that repeats the request of `begin` after an environment restarts."""
     settings = _infos(description, form)
     if render_mode not in (None, description.render_mode):
         settings["render_mode"] = render_mode

@@ -1,6 +1,6 @@
-"""Explanations of wrong results of `step` and `reset` of Gymnasium environments.
+"""Explanations of invalid results returned by `step` and `reset` of Gymnasium environments.
 
-Unpacking a result already detects a result of the wrong form, so valid steps need no extra check.
+Unpacking a result already fails if its form is wrong, so valid steps need no extra check.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The infos of rows at a server, collected from each row's step for the common answer."""
+"""Server-side infos of rows, collected from each row's step for the answer that all rows share."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _NUMBERS = (int, float, np.number)
 
 
 _MANY = 24
-"""The minimum number of infos for which assigning key by key is faster than info by info."""
+"""The number of infos from which assigning key by key is faster than assigning info by info."""
 
 
 class StackedInfos(Infos):
-    """The infos of rows, stacked in the same way as by Gymnasium.
+    """The infos of rows, stacked in the same way as in Gymnasium.
 
     Rows may step at the same time, each in its own thread. Infos are copied, so later changes by
     the environments have no effect.
@@ -63,7 +63,7 @@ class StackedInfos(Infos):
         self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows, and start again without infos; see `Infos`."""
+        """Return the infos of rows and discard them; see `Infos`."""
         infos, self._infos = self._infos, []
         return infos, {}
 
@@ -110,7 +110,7 @@ class StackedInfos(Infos):
     def _stack_numbers(
         self, of_rows: Sequence[tuple[int, Any]]
     ) -> tuple[dict[str, Any], Sequence[tuple[int, Any]]]:
-        """Stack the infos that have the same keys as the first info, by one assignment per key.
+        """Stack the infos that have the same keys as the first info, with one assignment per key.
 
         For 64 rows this takes half as long as one assignment for each row and key; see
         `tests.benchmarks.versions --only "RemoteVectorEnv of 64"`. The method stacks nothing
@@ -165,7 +165,7 @@ class OwnInfos(Infos):
         return OwnInfos()
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows and their errors, and start without infos again; see `Infos`."""
+        """Return the infos of rows and their errors, and discard them; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         return list(infos.items()), errors

@@ -1,7 +1,7 @@
 """The spaces of N environments, and the elements of these spaces as arrays by flat name.
 
-Arrays are stacked along a new first axis. Other values, such as texts, are tuples of length N.
-`SpecSpaces` are for dm_env environments, `OwnSpaces` for Gymnasium environments at servers.
+Arrays are stacked along a new first axis. Other values, such as strings, are tuples of length N.
+`SpecSpaces` is for dm_env environments, and `OwnSpaces` is for Gymnasium environments at servers.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Structure:
 
 
 class SpecSpaces(RowSpaces):
-    """The spaces of specs; see `RowSpaces`.
+    """The spaces that correspond to specs; see `RowSpaces`.
 
     Args:
       specs: the specs of one environment.

@@ -1,13 +1,13 @@
 """Conversion of Gymnasium's spaces to JSON and back. Needs `gymnasium`.
 
-A space is an object with its `type` and constructor arguments, whose values are encoded as in
-`value_json`. Bounds that are equal for all elements are a single number:
+A space is an object with its `type` and its constructor arguments. The values of the arguments are
+encoded as in `value_json`. A bound that all elements share is a single number:
 
     {"type": "Box", "shape": [4], "dtype": "float32", "low": -1.0, "high": 1.0}
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
-The module `bridges.gym_socket.space_json` implements the JSON of another protocol, which has fewer
+The module `bridges.gym_socket.space_json` implements another protocol's JSON, which has fewer
 spaces, no dtypes and no infinities.
 
 Since integers have no infinity, an unbounded Box of integers has the bounds of its dtype, together
@@ -38,12 +38,12 @@ from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 _TEXT_LENGTH = 4096
-"""The maximum text length of a space that contains texts but is not a Text."""
+"""The maximum length of the strings in a space that contains strings but is not a Text."""
 
 _CHARACTERS = string.printable
 
 _SIDES = ("bounded_below", "bounded_above")
-"""Masks of the bounded elements of a Box, bool [...]: its attributes, and keys of its JSON."""
+"""The names of a Box's masks of bounded elements, bool [...]: attributes and JSON keys."""
 
 
 def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
 
 
 def _is_own(space: spaces.Space[Any]) -> bool:
-    """Whether a space's type is one of this package's own types, which differ only in sampling."""
+    """Whether a space has one of this package's types, which only sample differently."""
     return type(space).__module__.startswith("dm_env_rpc_client.")
 
 

@@ -42,11 +42,11 @@ _ARRAY_BYTES = 1 << 20
 batch of N rows take N times as many bytes."""
 
 _EXPANDED_BYTES = 16 << 20
-"""The limit, in bytes, for the memory of a description's spaces beyond the size of the
-description."""
+"""The limit, in bytes, for the memory that a description's spaces take beyond the size of the
+description itself."""
 
 _CHARACTER_BYTES = 250
-"""The size of a character of a Text, in bytes."""
+"""The memory to reserve for each character of a Text, in bytes."""
 
 _SIDES = ("low", "high", "bounded_below", "bounded_above")
 
@@ -111,7 +111,7 @@ class Room:
 
 
 class ExactBox(spaces.Box):
-    """A Box of integers that samples integers.
+    """A Box of integers that samples integers directly.
 
     Gymnasium's Box samples floats and rounds them down. Its samples miss large numbers and can
     exceed the upper bound, and a sample without dimensions is a NumPy scalar, which the Box itself
@@ -169,11 +169,11 @@ class _Wide(spaces.Box):
 
 
 class WideBox(_Wide):
-    """A Box of many elements with one lower and one upper bound."""
+    """A Box of many elements that share one lower and one upper bound."""
 
 
 class WideExactBox(_Wide, ExactBox):
-    """A `WideBox` of integers that samples integers."""
+    """A `WideBox` of integers that samples integers directly."""
 
 
 def _wide(
@@ -214,7 +214,7 @@ def one_bound(space: spaces.Box, side: str) -> Any:
 
 
 class WideMultiBinary(spaces.MultiBinary):
-    """A MultiBinary of many elements, whose batch is a wide Box."""
+    """A MultiBinary of many elements, which is batched as a wide Box."""
 
 
 def multi_binary(n: Any, shape: tuple[int, ...], room: Room) -> spaces.MultiBinary:
@@ -253,13 +253,13 @@ iterate.register(WideMultiBinary, iterate.dispatch(spaces.MultiBinary))
 
 
 _TEXT_LENGTH = 64
-"""The length, in characters, of the longest sample. Texts that are not samples can be longer."""
+"""The length, in characters, of the longest sample. Strings that are not sampled can be longer."""
 
 _INT64_MAX = 2**63 - 1
 
 
 class AnyText(spaces.Text):
-    """A Text of any characters and any length, whose samples are short and alphanumeric."""
+    """A Text that accepts any string, but samples only short, alphanumeric strings."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT_LENGTH, min_length=0)

@@ -46,7 +46,7 @@ FRAME = "gymnasium.frame"
 """The property with the current rendered frame, as an array or as the JSON of another value."""
 
 OBSERVATION = "observation"
-"""The name of the environment's own observation, beside the observation `EXTRAS`."""
+"""The name of the environment's own observation, which `EXTRAS` accompanies."""
 
 
 class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
@@ -112,7 +112,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """A server's properties, as functions that return the values, by key."""
+        """The properties for a server, by key: functions that return the values."""
         offered: dict[str, Callable[[], Any]] = {DESCRIPTION: self._describe}
         if self.gymnasium.render_mode is not None:
             offered[FRAME] = self._frame

@@ -19,8 +19,8 @@ kind of the value:
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
 | mapping with keys other than strings, or with the key `$` | `dict` | `items`: pairs |
 
-A single value, unlike an array of shape (), has the key `scalar`, which is true. A value of any
-other type, or a value more than eight levels deep, is replaced by its `repr`. A value that
+A single value, unlike an array of shape (), has `scalar` set to true as well. A value of any other
+type, or a value more than eight levels deep, is replaced by its `repr`. A value that
 contains itself is rejected.
 
 Further keys distinguish similar types, and older readers ignore them. The key `char` is the type
@@ -49,7 +49,7 @@ from dm_env_rpc_client.tensors import array_kinds, bounded_parsing
 from dm_env_rpc_client.tensors.nesting import text_of_deep
 
 VERSION = 1
-"""The version of descriptions of environments."""
+"""The version of the format of environment descriptions."""
 
 INFO_LEVELS = 7
 """The number of levels of an info that are transferred. An object around the info adds one
@@ -64,8 +64,8 @@ _CHAR, _ORDER = "char", "order"
 _MAX_VALUES = 1 << 20
 
 _MAX_CONTAINERS = 1 << 18
-"""The limit on lists and objects in one text. Even an empty one takes 70 bytes twice, including
-its JSON form."""
+"""The maximum number of lists and objects in one text. Even an empty list or object takes 70
+bytes, and another 70 bytes in its JSON form."""
 
 _MOST_DTYPES = 64
 """The maximum number of cached dtypes whose names were sent by a peer."""
@@ -83,7 +83,7 @@ _SCALARS: dict[type, dict[str, str]] = {
     for dtype in map(np.dtype, np.typecodes["All"])
     if dtype.kind in "biuf" and dtype.itemsize <= 8
 }
-"""The JSON of NumPy scalars of at most eight bytes, by type, without the value."""
+"""The JSON of NumPy scalars of at most eight bytes, without their values, by type."""
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
 
@@ -91,15 +91,15 @@ _BLOCK_BYTES = 1024
 """The minimum size of an array that is moved to another observation, in bytes."""
 
 _PADDING = 64
-"""The number of padding characters that an array of texts is always allowed to have."""
+"""The number of padding characters that an array of strings may always have."""
 
 _MAX_LEVELS = INFO_LEVELS + 1
-"""The maximum number of levels of a value. Each takes up to three of the 32 allowed JSON
-levels."""
+"""The maximum number of levels of a value. Each level takes up to three of the 32 levels that
+JSON may have."""
 
 
 def encode(value: Any, is_exact: bool = False) -> str:
-    """Return the JSON text of a value; see the table above. SpecError if it contains itself.
+    """Return the JSON text of a value, as in the table, or raise SpecError if it contains itself.
 
     Args:
       value: the value.
@@ -136,7 +136,7 @@ class _Block(NamedTuple):
 
 
 def moved(value: Any, blocks: list[bytes]) -> Any:
-    """Replace the large arrays in infos by placeholders, and append their bytes to `blocks`."""
+    """Replace the large arrays in infos with placeholders, and append their bytes to `blocks`."""
     if type(value) is dict:
         return {key: moved(part, blocks) for key, part in value.items()}
     if (
@@ -320,7 +320,7 @@ def _as_numpy(value: Any) -> Any:
 
 
 def from_jsonable(value: Any, where: str) -> Any:
-    """Return the value of a JSON value, or raise ProtocolError if the JSON value is invalid."""
+    """Return the value that a JSON value encodes, or raise ProtocolError if it is invalid."""
     if type(value) is list:
         return [from_jsonable(part, where) for part in value]
     if type(value) is not dict:
@@ -462,7 +462,7 @@ def _width(dtype: Any) -> int:
 
 
 def _fit_one_width(items: list[Any], width: int) -> bool:
-    """Whether an array of texts takes little more memory than the texts that it contains.
+    """Whether an array of strings takes little more memory than the strings that it contains.
 
     Each element takes as much memory as the longest element. Wasteful arrays therefore stay arrays
     of objects.

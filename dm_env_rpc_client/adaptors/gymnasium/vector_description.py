@@ -21,7 +21,7 @@ _FRAME = "gymnasium.frame"
 
 
 def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
-    """Return an autoreset mode given as a member or its value, or raise SpecError."""
+    """Return an autoreset mode given as an enum member or its value, or raise SpecError."""
     if autoreset_mode is None:
         return None
     try:

@@ -301,7 +301,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of environments, which occur only with the argument `restart`."""
+        """The number of environment restarts; always 0 without the argument `restart`."""
         return self._worlds.restarts
 
     def __enter__(self) -> Self:
@@ -395,7 +395,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return seed
 
     def _idle(self, ids: Sequence[int]) -> set[int]:
-        """Return the environments that begin an episode with a step."""
+        """Return the environments in which the next step begins an episode."""
         self._worlds.check_idle(ids)
         idle: set[int] = set()
         never: list[int] = []
@@ -422,7 +422,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
 
 def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
-    """Raise SpecError if a batch differs from the Gymnasium batch that its description promises.
+    """Raise SpecError if a batch differs from its description as a Gymnasium batch.
 
     Args:
       world: the batch.

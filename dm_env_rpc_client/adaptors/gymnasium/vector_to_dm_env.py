@@ -50,7 +50,7 @@ _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
 """The packages whose vector environments use a known autoreset mode without declaring it."""
 
 _LARGE_BYTES = 4096
-"""The minimum size, in bytes, of the observations of all rows for offering large infos as
+"""The minimum total size, in bytes, of all rows' observations at which large infos are offered as
 bytes."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
@@ -157,7 +157,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """A server's properties, as functions that return the values, by key."""
+        """The properties for a server, by key: functions that return the values."""
         offered: dict[str, Callable[[], Any]] = {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,
@@ -269,13 +269,13 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         )
 
     def action_spec(self) -> Any:
-        """Return the spec of actions [N, ...], or a structure for a Tuple or Dict space."""
+        """Return the spec of actions [N, ...], or nested specs for a Tuple or Dict space."""
         spec = batched(elements.to_spec(self._action_space, "action"), self.num_envs)
         named(spec, "action", (batches.STEP_MASK,))  # Clients would mistake it for the mask.
         return spec
 
     def observation_spec(self) -> Any:
-        """Return the specs of observations, [N, ...], with the type of each row's step."""
+        """Return the specs of the observations [N, ...] and of the type of each row's step."""
         # Computed on each call, because the client may have requested infos meanwhile.
         spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None

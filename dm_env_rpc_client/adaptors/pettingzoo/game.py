@@ -166,7 +166,7 @@ class PettingZooGame(Game):
         del self._has_extras[player]
 
     def action_spec(self, player: Hashable) -> Any:
-        """Return the spec of an agent's actions, or a structure for a Tuple or Dict space."""
+        """Return the spec of an agent's actions, or nested specs for a Tuple or Dict space."""
         return elements.to_spec(self._description.action_spaces[player], "action")
 
     def observation_spec(self, player: Hashable) -> Any:

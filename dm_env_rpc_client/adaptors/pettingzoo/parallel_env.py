@@ -168,15 +168,15 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of the world, which occur only with the argument `restart`."""
+        """The number of restarts of the world; always 0 without the argument `restart`."""
         return 0 if self._supervision is None else self._supervision.count
 
     def observation_space(self, agent: Hashable) -> spaces.Space[Any]:
-        """Return the space of an agent's observations, which is the same object in every call."""
+        """Return an agent's observation space, always as the same object."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: Hashable) -> spaces.Space[Any]:
-        """Return the space of an agent's actions, which is the same object in every call."""
+        """Return an agent's action space, always as the same object."""
         return self.action_spaces[agent]
 
     def reset(
@@ -442,7 +442,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     def _turn(
         self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
     ) -> Turn:
-        """Wait for unanswered agents that begin to take part, by default `unless_told`."""
+        """Wait for pending agents that take part: those the server lists, else `unless_told`."""
         present = unless_told
         for agent, timestep in timesteps.items():
             told = self._seats[agent].extras(timestep).present

@@ -43,7 +43,7 @@ class Extras(NamedTuple):
 
 
 class Seat:
-    """An agent of any world, with the spaces of its specs."""
+    """An agent of any world, with the spaces that correspond to its specs."""
 
     def __init__(self, env: DmEnvAdaptor):
         check_reward(env)
@@ -54,7 +54,7 @@ class Seat:
         self.observation_space = spec_to_space(observation_leaf, "observation")
 
     def wire_action(self, action: Any) -> Any:
-        """Convert an element of the action space to the action of the connection."""
+        """Convert an action, an element of the action space, to the form sent to the server."""
         return wrap(self._action_path, from_space(self._action_leaf, action, "action"))
 
     def observation(self, timestep: dm_env.TimeStep) -> Any:

@@ -321,7 +321,7 @@ _PROPERTY_RESULTS = {0: None, 1: "NOT_FOUND", 2: "PERMISSION_DENIED", 3: "INVALI
 
 
 class _Listing:
-    """The results of the callbacks of one list_property call."""
+    """The properties reported by the callbacks of one list_property call."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -339,7 +339,7 @@ class _Listing:
 
 _tokens = itertools.count(1)
 _listings: dict[int, _Listing] = {}
-"""The listings in progress, by `userdata`, which is a number to look up and never dereferenced."""
+"""The listings in progress, by `userdata`, a number that is looked up but never dereferenced."""
 
 
 @functools.cache

@@ -194,7 +194,7 @@ def _decode(data: bytes, where: str) -> str:
 
 
 def known_type(layout: Layout, number: int, where: str) -> ObservationType:
-    """Return the type with the number, or raise ProtocolError if the EnvCApi version lacks it."""
+    """Return the type with a number, or raise ProtocolError if the EnvCApi version lacks it."""
     type_ = layout.observation_types.get(number)
     if type_ is None:
         raise ProtocolError(

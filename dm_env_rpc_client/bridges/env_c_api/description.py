@@ -62,7 +62,7 @@ class ObservationType(enum.Enum):
 
     @property
     def item_bytes(self) -> int:
-        """The size of an element of the payload, in bytes, which is 1 for a string."""
+        """The size of one element of the payload, in bytes (1 for a string)."""
         return 1 if self is ObservationType.STRING else int(self.value.itemsize)
 
 

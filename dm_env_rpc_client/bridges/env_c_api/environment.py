@@ -173,7 +173,7 @@ class EnvCApiEnvironment(dm_env.Environment):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The events of the last `step` or `reset`, which is empty after a LAST step."""
+        """The events of the last `step` or `reset`; empty after a LAST step."""
         return self._events
 
     def reset(self) -> dm_env.TimeStep:

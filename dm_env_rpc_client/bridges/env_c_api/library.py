@@ -28,11 +28,12 @@ Library = str | os.PathLike[str] | None
 Connect = str | int | Callable[[], tuple[Any, Any]]
 """The name of a symbol, the address of a function, or a Python callable.
 
-An address is an int in the memory of this process, a ctypes or cffi function, or, for a function
-that is not exported, an offset from the library's load address, such as "+0x1234".
+An address is an int (an address in the memory of this process), a ctypes or cffi function, or, for
+a function that is not exported, an offset from the library's load address, such as "+0x1234".
 
-A callable returns the filled struct (a cffi pointer, an address, or an object with its bytes
-such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an address).
+A callable returns the filled struct (a cffi pointer, an address, or an object that holds its
+bytes, such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an
+address).
 """
 
 LaunchParams = Any
@@ -52,7 +53,7 @@ _RTLD_DI_LINKMAP = 2
 
 
 class Opening(NamedTuple):
-    """A library and the arguments to open its environment.
+    """A library and the arguments for opening its environment.
 
     Attributes:
       library: see `Library`. It stays loaded until the process ends.

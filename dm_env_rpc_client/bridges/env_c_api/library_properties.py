@@ -1,4 +1,4 @@
-"""Properties, the settings that can be read, written and listed while an environment exists."""
+"""Properties: settings that can be read, written and listed while an environment exists."""
 
 from __future__ import annotations
 

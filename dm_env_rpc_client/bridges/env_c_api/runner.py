@@ -25,7 +25,7 @@ from dm_env_rpc_client.bridges.env_c_api.library import Opening, open_context
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 
 START_PAUSE_SECONDS = 0.001
-"""The pause in seconds before the second attempt to start, which doubles with each attempt."""
+"""The pause, in seconds, before the second attempt to start; it doubles with each attempt."""
 
 
 class Actions(NamedTuple):

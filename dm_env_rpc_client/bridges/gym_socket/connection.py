@@ -29,7 +29,7 @@ CLOSE_SECONDS = 1.0
 
 
 class PacketConnection:
-    """A connection to a server that has at most one packet in flight.
+    """A connection to a server, with at most one packet in flight.
 
     Args:
       address: the address of the server.

@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.net import addresses
 
 
 class GymSocketEnvironment(dm_env.Environment):
-    """An environment hosted by a gym-socket-api server, which requires the extra `gymnasium`.
+    """An environment hosted by a gym-socket-api server; this class needs the extra `gymnasium`.
 
     Gymnasium's spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an
     int8 BoundedArray from 0 to 1, MultiDiscrete an int64 BoundedArray, Tuple a tuple. A Box has no
@@ -114,7 +114,7 @@ class GymSocketEnvironment(dm_env.Environment):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """The info that the server sent with the last step, which is empty after a reset."""
+        """The info that the server sent with the last step; empty after a reset."""
         return self._info
 
     @property
@@ -229,7 +229,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
-        """Ask the server to upload the directory of a monitor.
+        """Ask the server to upload a monitor's directory.
 
         Args:
           directory: a path on the server's machine.
@@ -243,7 +243,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._connection.command(packets.Upload(directory, api_key, algorithm_id))
 
     def configure_universe(self, settings: Any) -> None:
-        """Configure a Universe environment, which only the latest dialect supports.
+        """Configure a Universe environment; only the latest dialect supports this.
 
         Args:
           settings: a JSON value.
@@ -255,7 +255,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.UniverseConfigure(settings))
 
     def wrap_universe(self, wrapper: str, settings: Any) -> None:
-        """Wrap the environment in a Universe wrapper, which only the latest dialect supports.
+        """Wrap the environment in a Universe wrapper; only the latest dialect supports this.
 
         The spaces are requested again, because a wrapper may change them.
 

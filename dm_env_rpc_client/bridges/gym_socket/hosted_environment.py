@@ -1,4 +1,4 @@
-"""An adaptor that presents the environment of a factory as a `gymnasium.Env` for a session."""
+"""An adaptor that presents an environment made by a factory as a `gymnasium.Env` for a session."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, ignoring the seed and options, which dm_env lacks."""
+        """Begin an episode, ignoring the seed and options, since dm_env supports neither."""
         timestep = self.environment.reset()
         check_time_step(self.environment, "reset", timestep)
         return self._observed(timestep), self._info()

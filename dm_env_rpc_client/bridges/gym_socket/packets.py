@@ -1,10 +1,11 @@
 """The packets of gym-socket-api, as values and as bytes, in both dialects, without any I/O.
 
 The `encode_...` functions return whole messages; the `read_...` functions read from a `Reader`.
-Packets are numbered as in "Command packets" of the protocol document. Lengths are checked before
-memory is allocated, so a peer cannot make this process allocate more than `Limits` allows.
+Packets are numbered as in the section "Command packets" of the protocol document. Lengths are
+checked before memory is allocated, so a peer cannot make this process allocate more than `Limits`
+allows.
 
-Integers are little endian, strings are UTF-8, booleans are a byte with the value 0 or 1, and
+Integers are little endian, strings are UTF-8, a boolean is a byte with the value 0 or 1, and
 floats are IEEE 754. A client sends a packet only after it has received the answer to the previous
 one ("Command packets"). Only the dialect determines whether a type of packet is answered; see
 `has_answer`. The dialect "first" follows the protocol document. In the dialect "latest", Monitor
@@ -78,7 +79,7 @@ class SampleAction(Request):
 
 @dataclasses.dataclass(frozen=True)
 class Monitor(Request):
-    """Packet 4, with `video` and an answer (an error string) only in the latest dialect."""
+    """Packet 4; only the latest dialect has `video` and an answer (an error string)."""
 
     directory: str
     resume: bool = False
@@ -138,7 +139,7 @@ _JSON = 0
 _BYTE_LIST = 1
 
 MAX_SPACE_VALUES = 1 << 18
-"""The maximum number of values in the JSON of a space, where each element of a box has two."""
+"""The maximum number of values in the JSON of a space; each element of a Box counts twice."""
 
 
 class Reader(Protocol):
@@ -278,7 +279,7 @@ def _encode_byte(value: int, where: str) -> bytes:
 
 
 class _Field(NamedTuple):
-    """The writer and the reader of a packet field, which receive its name for error messages."""
+    """The writer and the reader of a packet field; both receive its name for error messages."""
 
     encode: Callable[[Any, str], bytes]
     read: Callable[[Reader, int, str], Any]
@@ -365,7 +366,7 @@ def read_answer(
     limits: Limits,
     bounds: ObservationBounds | None = None,
 ) -> Any:
-    """Read the answer to a request of a type that is answered.
+    """Read the answer to a request whose type has an answer.
 
     Reset is answered with an observation as in `StepAnswer`, Step with a `StepAnswer`, Get Space
     and Sample Action with a JSON value, and other packets with an error string, "" for success.
@@ -393,7 +394,7 @@ def encode_space(space: Any) -> bytes:
 
 
 def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
-    """Return the bytes of an observation, a byte list for a uint8 array and JSON otherwise."""
+    """Return the bytes of an observation: a byte list for a uint8 array, otherwise JSON."""
     if not isinstance(observation, np.ndarray):
         return bytes([_JSON]) + _encode_json(observation, "the observation")
     shape = observation.shape

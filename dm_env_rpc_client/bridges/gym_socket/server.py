@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0
 """The default of `Server.stop(grace=...)`, in seconds."""
 
 REFUSALS = 16
-"""The maximum number of surplus clients that are sent an error at once, not just disconnected."""
+"""The maximum number of surplus clients sent an error at once; others are only disconnected."""
 
 
 class Server:

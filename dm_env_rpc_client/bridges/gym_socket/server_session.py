@@ -1,4 +1,4 @@
-"""One client's session on the server, which maps packets to answers without any socket I/O.
+"""One client's session at the server: it maps packets to answers without any socket I/O.
 
 The protocol has error answers for few packets. For an error that the protocol cannot report, such
 as an action that does not fit its space, the session raises and its connection ends, because any

@@ -104,12 +104,12 @@ def set_rows(worlds: AnyWorlds, name: str, rows: Sequence[int], each: Sequence[A
 
 
 def may_be_called(worlds: AnyWorlds, name: str) -> bool:
-    """Whether the server of the first row allows a name to be called."""
+    """Whether the first row's server allows clients to call a name."""
     return name in _allowed(PropertiesExtension(worlds.pool.environments[0].connection), CALL)
 
 
 class RemoteNames:
-    """The names of one remote Gymnasium environment that clients may call and set.
+    """The names that clients may call and set on one remote Gymnasium environment.
 
     The names are requested once, on first use.
 
@@ -220,7 +220,7 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 def _parts(
     worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
-    """Yield the properties of each world, its selected rows (None: all rows), and their places."""
+    """Yield each world's properties, its selected rows, and their places (None for all)."""
     worlds.check_idle(rows)
     wanted = set(rows)
     for environment, group in zip(worlds.pool.environments, worlds.groups, strict=True):

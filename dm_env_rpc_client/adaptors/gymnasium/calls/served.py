@@ -1,4 +1,4 @@
-"""The properties through which clients call, read and write the allowed names of a server."""
+"""The server properties through which clients call, read and write the allowed names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Callee(Protocol):
 def kinds_of(
     properties: Properties, environment: gymnasium.Env[Any, Any], names: Collection[str]
 ) -> None:
-    """Add the properties that tell methods from attributes, for a single environment.
+    """Add the properties that distinguish methods from attributes, for a single environment.
 
     Args:
       properties: the properties to extend.
@@ -100,7 +100,7 @@ def _call(
 
 @dataclasses.dataclass(frozen=True)
 class OfVector(Callee):
-    """The rows of a vector environment, which calls a method of all rows together.
+    """The rows of a vector environment, whose methods are called for all rows together.
 
     If the environment has no method `call`, as in EnvPool, its own method is called, which returns
     one value per row, or one value for all rows.

@@ -200,7 +200,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(type_: type[T], message: Any) -> T:
-    """Reverse `encode`, or raise ProtocolError if the message does not have the type."""
+    """Reverse `encode`, or raise ProtocolError if the message does not match the type."""
     try:
         decoded: T = _decoder(type_)(message)  # type: ignore[arg-type]  # types are hashable
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:
@@ -218,7 +218,7 @@ def decode_answer(type_: type[T], answer: Any) -> T | DmEnvRpcClientError:
 
 
 def check_frame(frame: Frame, description: Description) -> None:
-    """Raise ProtocolError if a frame does not fit the description."""
+    """Raise ProtocolError if a frame does not match the description."""
     expected = description.observations if frame.status is Status.RUNNING else None
     if expected is None or frame.observations is None:
         fits = expected is None and frame.observations is None

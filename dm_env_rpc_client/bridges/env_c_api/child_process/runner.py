@@ -1,12 +1,12 @@
 """Both ends of a library in a child process, so that a library crash does not end the parent.
 
-The child shares standard output and standard error with the parent, so both also show what the
-library prints.
+The child shares standard output and standard error with the parent, so the library's output
+appears there, too.
 
 The child first reports that it has started. The first message to the child is a pickled `Opening`,
-as an array of bytes, which is safe because the child trusts its parent. Every other message to the
-child is a call of a method of `LocalRunner`, `[name, *arguments]`. The parent does not trust its
-child, so answers are validated JSON values; see `pipe.py`.
+sent as an array of bytes; unpickling it is safe because the child trusts its parent. Every other
+message to the child calls a method of `LocalRunner`, in the form `[name, *arguments]`. The parent
+does not trust its child, so answers are JSON values, which the parent validates; see `pipe.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors.memory_limits import Limits
 
 ORPHAN_SECONDS = 5.0
-"""The time limit, in seconds, to return from and release the library once the parent has ended."""
+"""The time limit, in seconds, to finish a call and release the library after the parent ends."""
 
 
 def main(parent: children.Parent, reader: int, writer: int) -> None:
@@ -99,7 +99,7 @@ START_SECONDS = 60.0
 """The time limit, in seconds, for the child's interpreter to start, before any library call."""
 
 CLOSE_SECONDS = 5.0
-"""The time limit, in seconds, for the child to release the environment, and then again to exit."""
+"""The time limit, in seconds, for the child to release the environment, and again for its exit."""
 
 # The child needs the module path of the parent, as children of multiprocessing do.
 _PROGRAM = (
