@@ -125,7 +125,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def details(self) -> Sequence[any_pb2.Any]:
-        """The packed messages with details that the server sent."""
+        """The packed detail messages that the server sent."""
         return list(self._status.details)
 
     def _text(self) -> str:

@@ -27,7 +27,7 @@ _INSTALL = "pip install"
 
 @contextlib.contextmanager
 def importing(extra: str, needs: str) -> Iterator[None]:
-    """Add the extra to install to the error text if an import in the block fails.
+    """If an import in the block fails, name the extra to install in the error text.
 
     Args:
       extra: its name, such as "record".
@@ -79,7 +79,7 @@ class Origin(NamedTuple):
 
 
 def origin() -> Origin | None:
-    """Return the source of this installation, or None for an index or a source that is gone."""
+    """Return the source of this installation, or None if it is an index or no longer exists."""
     try:
         recorded = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

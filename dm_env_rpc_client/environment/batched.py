@@ -133,7 +133,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of environments, which occur only with the argument `restart`."""
+        """The number of environment restarts, which is always 0 without the argument `restart`."""
         return self._worlds.restarts
 
     @takes_settings
@@ -235,7 +235,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         self._worlds.close()
 
     def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
-        """Take a step, with any action for the rows in `idle`, which begin a sequence."""
+        """Take a step in which the rows in `idle` begin a sequence, whatever their actions are."""
         worlds = self._worlds
         actions = self._actions(action)
         return worlds.exchange(self._timestep, worlds.step, actions, self._rows, idle)
@@ -305,7 +305,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
 
 def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int]:
-    """Return indices of environments as ints, or raise SpecError if they are invalid."""
+    """Return environment indices as ints, or raise SpecError if any of them is invalid."""
     # Duplicates would step one environment twice with one action; negative indices are a mistake.
     ids = np.asarray(env_ids)
     if (

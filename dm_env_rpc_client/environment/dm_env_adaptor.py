@@ -1,13 +1,13 @@
 """A joined connection as a dm_env.Environment.
 
-The performance-critical path is `step`, which encodes the action. The connection sends the action
-and waits for the answer. To step several environments, pools call the parts of `step`: first
+The performance-critical path is `step`, which encodes the action; the connection then sends it and
+waits for the answer. To step several environments, pools call the parts of `step`: first
 `_prepare_step` for all environments, then `_start_step` for all, then `_finish_step` for all.
 `rollout` and `unroll` keep several steps in flight. Other requests are exchanges; see
 `joined_adaptor.py`.
 
-An interrupt that loses an answer makes the connection unusable, so that no later step follows an
-unseen one.
+If an interrupt causes an answer to be lost, the connection becomes unusable, so that no later step
+can follow a step whose result was never seen.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     step_async = submit_step
 
     def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
-        """Take a step for each of `actions`, sending steps before earlier steps are answered.
+        """Take a step for each of `actions`, keeping several steps in flight.
 
         This method is for open-loop policies, such as random or recorded actions, and runs at
         several times the rate of `step`. Actions are taken from the iterable only when they can be
@@ -403,7 +403,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             return [Pending.failed(request, error) for request in requests]
 
     def unroll(self, actions: Any, ahead: int = UNROLL_AHEAD) -> dm_env.TimeStep:
-        """Take many steps, sending steps before earlier steps are answered.
+        """Take many steps, keeping several steps in flight.
 
         Args:
           actions: an iterable of actions, or one action structure whose leaves have a

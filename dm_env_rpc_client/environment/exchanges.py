@@ -2,15 +2,15 @@
 
 An exchange is a generator that yields each call that it has to wait for. A driver makes the call:
 `drive` blocks until the result arrives, and `adrive` awaits the result. The driver sends the
-result to the generator, or throws the error that ended the wait. Steps are too frequent to be
-exchanges.
+result to the generator, or throws into it the error that ended the wait. Steps are too frequent to
+be exchanges.
 
 The kind of error determines what an exchange is allowed to do next. After an `Exception`, an
 exchange is allowed to yield requests that clean up, each with a timeout, but none over a
 connection that the error has made unusable. Any other error is an interrupt: KeyboardInterrupt,
 CancelledError or GeneratorExit. (Python raises GeneratorExit in the generator if the interrupt
-comes between two waits.) After an interrupt, the exchange waits for nothing: it makes the
-connection unusable, releases everything by plain, non-blocking calls, and yields nothing.
+occurs between two waits.) After an interrupt, the exchange waits for nothing: it makes the
+connection unusable, releases everything with plain, non-blocking calls, and yields nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 AnyConnection: TypeAlias = "Connection | AsyncConnection"
-"""The connection of an exchange: `drive` requires the first type, and `adrive` the second type."""
+"""A connection for an exchange: a Connection for `drive`, or an AsyncConnection for `adrive`."""
 
 
 class Call:
-    """A call of a function. `adrive` awaits the result if it is awaitable.
+    """A function call. `adrive` awaits the result if it is awaitable.
 
     The function can therefore be a method of both kinds of connections, or a user's function.
     """
@@ -54,7 +54,7 @@ class Call:
 
 
 class Blocking(Call):
-    """A call of a blocking function, which `adrive` makes in a thread."""
+    """A call to a blocking function. `adrive` makes the call in a thread."""
 
     async def awaited(self) -> Any:
         """Make the call in a thread."""
@@ -62,7 +62,7 @@ class Blocking(Call):
 
 
 class Sleep(NamedTuple):
-    """A pause, in seconds, of an exchange."""
+    """A pause in an exchange, in seconds."""
 
     seconds: float
 

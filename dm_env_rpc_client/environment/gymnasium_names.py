@@ -1,7 +1,7 @@
-"""Errors of a dm_env environment for code that expects a Gymnasium one.
+"""Helpful errors for code that uses a dm_env environment as if it were a Gymnasium environment.
 
-The names of Gymnasium are attributes that raise AttributeError, so that `hasattr` returns False. A
-`__getattr__` method would slow down access to all other attributes.
+Each name in Gymnasium's interface is an attribute that raises AttributeError, so that `hasattr`
+returns False. A `__getattr__` method would slow down access to all other attributes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _MEANT = {
 
 
 class DmEnvNames:
-    """The base of dm_env environments, with helpful errors for Gymnasium's names."""
+    """Base class of dm_env environments that raises helpful errors for Gymnasium's names."""
 
     _gymnasium_call = 'gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)'
-    """The call that makes the same environment with the interface of Gymnasium."""
+    """The call that makes the same environment with Gymnasium's interface."""
 
     def __dir__(self) -> Iterable[str]:
         # Without Gymnasium's names: reading them raises AttributeError.
@@ -45,7 +45,7 @@ class DmEnvNames:
 
 
 class _Missing:
-    """A missing attribute, which an object's own attribute of the same name replaces."""
+    """A missing attribute. An object's own attribute of the same name takes precedence."""
 
     def __init__(self, name: str, meant: str):
         self._name = name

@@ -1,4 +1,4 @@
-"""The life cycle of a joined connection, which restarts can replace and `close` closes.
+"""The life cycle of a joined connection, from joining through restarts to `close`.
 
 The module supports threads and asyncio: its blocking methods are exchanges, which the adaptors
 drive.
@@ -55,7 +55,7 @@ class StartedReset(NamedTuple):
 
 
 class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
-    """The part of the adaptors without steps. `DmEnvAdaptor` documents the arguments."""
+    """The part of the adaptors that involves no steps. `DmEnvAdaptor` documents the arguments."""
 
     _connection: Kind | None
     _assigned: Kind | None = None
@@ -160,7 +160,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
                 supervision.succeeded(self._where())
 
     def _moving(self) -> Exchange[None]:
-        """Switch to another connection and to a world that is like the former world."""
+        """Switch to another connection and to a world equivalent to the former world."""
         assert self._join_again is not None
         assert self._supervision is not None
         connection, specs, self.world_name, self._rejoin = yield from self._join_again()

@@ -1,11 +1,11 @@
-"""Copies and pickles of environments, which become new environments made with the same arguments.
+"""Copying and pickling of environments by making them again with the same arguments.
 
 Because a connection and a world cannot be copied, `copy.deepcopy`, `pickle` and cloudpickle make a
 new connection and a new world in the process that copies or loads the environment, as Gymnasium's
 EzPickle does. The copy begins with a reset. If the server was launched for the environment,
 another server is launched for the copy.
 
-No pickle contains a secret, because pickles are sent and stored. Copies, which stay in the
+Pickles contain no secrets, because they may be stored or sent elsewhere. Copies, which stay in the
 process, keep tokens and metadata. Pickling an environment with tokens or metadata is an error.
 """
 
@@ -25,8 +25,8 @@ _Made = TypeVar("_Made", bound="MadeByArguments")
 _SECRET = ("token", "metadata")
 
 _MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
-"""The maximum depth of nested arguments: levels of names and of an array, in a list of settings
-per row."""
+"""The maximum nesting depth of arguments: the levels of nested names and the dimensions of an
+array, inside a list of settings per row."""
 
 
 class Making(NamedTuple):
@@ -72,7 +72,7 @@ class Making(NamedTuple):
 
 
 class MadeAgain:
-    """The base of environments that are copied and pickled by making them again.
+    """Base class of environments that are copied and pickled by making them again.
 
     `_making` makes them; None for an environment that cannot be made again.
     """
@@ -100,7 +100,7 @@ class MadeAgain:
 
 
 class MadeByArguments(MadeAgain):
-    """An object that its class recreates from the arguments of the constructor."""
+    """An object that is copied by calling its constructor again with the same arguments."""
 
     def __new__(cls: type[_Made], *args: Any, **kwargs: Any) -> _Made:  # noqa: PYI019  # Python 3.10 has no Self
         """Create the object, and store the arguments of its constructor."""
@@ -110,7 +110,7 @@ class MadeByArguments(MadeAgain):
 
 
 def is_made_again(environment: dm_env.Environment) -> bool:
-    """Whether copying an environment, or the environment inside a wrapper, makes it again.
+    """Whether an environment, or the environment that it wraps, is copied by making it again.
 
     Wrappers of any library store the wrapped environment in one of their attributes.
     """
@@ -131,7 +131,7 @@ class _TooDeepError(Exception):
 
 
 def _snapshot(value: Any, levels: int = _MOST_LEVELS) -> Any:
-    """Copy only containers and arrays, because a program might change them later."""
+    """Copy the containers and arrays in `value`, because the program might change them later."""
     # Copied, since a settings array is often reused by its owner.
     if isinstance(value, np.ndarray):
         return value.copy()

@@ -1,7 +1,7 @@
 """Options for adapting and making an environment, as keyword arguments and as single values.
 
-Functions forward keyword arguments as a TypedDict, so that type checkers report a misspelt
-argument, which raises a TypeError at run time.
+Functions forward keyword arguments as a TypedDict, so that type checkers report misspelt
+arguments. At run time, such arguments raise a TypeError.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MakeKeywords(ConnectKeywords, JoinKeywords, total=False):
 
 
 class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
-    """Keyword arguments of `make_async` except `restart` and `python`, which its signature has."""
+    """Keyword arguments of `make_async` except `restart` and `python`, which it lists itself."""
 
 
 class PassedKeywords(ConnectKeywords, total=False):
@@ -111,7 +111,7 @@ class VectorKeywords(BatchKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class AdaptOptions:
-    """Options for adapting: the class and its arguments besides a connection and specs.
+    """Options for adaptors: the class, and its arguments except the connection and the specs.
 
     All arguments are kept as passed, since a subclass can accept other arguments than
     `DmEnvAdaptor`.
@@ -170,7 +170,7 @@ class MakeOptions:
 
     @classmethod
     def of(cls, make_kwargs: Mapping[str, object]) -> MakeOptions:
-        """Return the options in keyword arguments of `make`, all optional.
+        """Return the options given as keyword arguments of `make`, all of which are optional.
 
         Args:
           make_kwargs: such as `MakeKeywords` or `BatchKeywords`, which type checkers have checked.

@@ -1,4 +1,4 @@
-"""The arguments of adaptors that select observations, their form, and extensions."""
+"""The adaptor arguments that select observations, their form, and extensions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dm_env_rpc_client.tensors.spec_manager import SpecManager
 
 
 class AutoObservations(enum.Flag):
-    """The choices of observations to request if they are not listed by name.
+    """Flags that select the observations to request when none are listed by name.
 
     The regular observations are always requested. `reward` and `discount` are requested for the
     fields of the TimeStep; they are also observations only if this value selects them.
@@ -27,7 +27,7 @@ class AutoObservations(enum.Flag):
 
 
 def check_adapting(given: Mapping[str, Any]) -> None:
-    """Check the arguments of adaptors that do not depend on specs.
+    """Check the adaptor arguments that can be checked without specs.
 
     Args:
       given: the passed arguments by name; other names are ignored, since a subclass may take more.

@@ -70,7 +70,7 @@ class Restart:
 
 
 def restart_of(restart: Restart | bool | None) -> Restart | None:
-    """Return the `Restart` of the argument `restart`: True means `Restart()`, False means None.
+    """Return the argument `restart`, with True replaced by `Restart()` and False by None.
 
     Raises:
       SpecError: it is anything else.
@@ -130,7 +130,7 @@ class Supervision:
                 self.on_loss()
 
     def end_sequence(self) -> None:
-        """Record that no sequence is running, after an answered reset."""
+        """Record, after an answered reset, that no sequence is running."""
         self._latest = None
 
     def lost_step(self, reward_spec: Any, discount_spec: Any) -> dm_env.TimeStep | None:

@@ -1,4 +1,4 @@
-"""The location of an environment's server: an address, or a launch that is repeated if it ends."""
+"""The location of a server: an address, or a launch that is repeated if the server ends."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Site(Generic[Target]):
             self._users += 1
 
     def forget(self) -> None:
-        """Record that an unclosed environment has ended, and close the server after the last."""
+        """Record that an unclosed environment has ended; close the server after the last one."""
         with self._lock:
             self._users -= 1
             is_used = self._users > 0
@@ -114,7 +114,7 @@ class Site(Generic[Target]):
             self.close()
 
     def close(self) -> None:
-        """End the server if it was launched. A second call does nothing."""
+        """Stop the server if it was launched. A second call does nothing."""
         with self._lock:
             self._is_closed = True
             if self._launch is not None:

@@ -54,11 +54,11 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 _log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 1.0
-"""The maximum time, in seconds, to end environments at interpreter exit before giving up."""
+"""The maximum time, in seconds, that interpreter exit spends on ending environments."""
 
 
 class _Exit:
-    """Interpreter exit. All environments share one time limit for it."""
+    """The time limit at interpreter exit, which all environments share."""
 
     deadline: float | None = None
 
@@ -107,7 +107,7 @@ def in_background(action: Callable[[], None]) -> None:
 
 
 def at_exit(action: Callable[[], None]) -> None:
-    """Call a function without raising errors, unless the time limit at exit is used up.
+    """Unless the time limit at exit has been used up, call a function without raising its errors.
 
     Args:
       action: called without arguments; it takes a limited time.
@@ -148,7 +148,7 @@ DESTROY_AGAIN_SECONDS = 0.02
 
 
 def checked_name(world_name: str) -> str:
-    """Return the name of a world, possibly empty, or raise SpecError if it is not text."""
+    """Return the name of a world, possibly empty, or raise SpecError if it is not a string."""
     return arguments.instance("world_name", world_name, str, "the name of a world")
 
 
@@ -169,7 +169,7 @@ def may_reopen(cause: type[object]) -> bool:
 
 
 def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
-    """Clean up after another error or in `close`. Errors of the cleanup are logged, not raised."""
+    """Clean up after another error or in `close`. Cleanup errors are logged, not raised."""
     try:
         yield from exchange
     except DmEnvRpcClientError as error:
@@ -188,7 +188,7 @@ def leave(connection: AnyConnection) -> Exchange[None]:
 
 
 def leave_after(error: BaseException, connection: AnyConnection) -> Exchange[None]:
-    """Leave the world after an error, or by a plain, non-blocking call after an interrupt."""
+    """Leave the world after an error. After an interrupt, only make the connection unusable."""
     if isinstance(error, Exception):
         yield from leave(connection)
     else:
@@ -338,7 +338,7 @@ class OwnWorld:
         self._unclosed(connection, name)
 
     def end(self) -> Exchange[None]:
-        """Leave and destroy the world and close the connection. No other world can follow."""
+        """Leave and destroy the world and close the connection. No other world can be adopted."""
         self._is_over = True
         yield from self.give_up()
 
@@ -365,7 +365,7 @@ def end_unclosed(
     remains: Remains,
     reopen: Reopen,
 ) -> None:
-    """Leave and destroy the world of an unclosed environment, and end its server."""
+    """Leave and destroy the world of an unclosed environment, and release its server."""
 
     def end() -> None:
         try:

@@ -248,8 +248,8 @@ def make(
 
 Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], Any]
 """The type of a function that opens a connection with a first request. The function returns the
-connection and the argument for the connection's `wait`, or None instead of the argument if the
-request has not been sent yet."""
+connection and the argument for the connection's `wait`; this argument is None if the request has
+not been sent yet."""
 
 
 def make_on(
@@ -281,7 +281,7 @@ def make_on(
 
 
 Run: TypeAlias = Callable[[Exchange[Any]], Any]
-"""The type of a driver of exchanges, which is `drive` or `adrive`."""
+"""The type of an exchange driver: `drive` or `adrive`."""
 
 
 def creating(connection: AnyConnection, settings: Mapping[str, Any]) -> Exchange[str]:

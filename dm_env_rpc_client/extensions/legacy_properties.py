@@ -1,4 +1,4 @@
-"""Properties of servers of protocol version 1.0, where they are part of the core protocol.
+"""Properties for servers with protocol version 1.0, in which they are part of the core protocol.
 
 Every request accepts several keys ("Read/Write/List Property" in the protocol reference).
 """

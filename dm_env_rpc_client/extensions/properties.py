@@ -1,4 +1,4 @@
-"""Properties, which are data besides actions and observations, by the properties extension."""
+"""Properties (data other than actions and observations), through the properties extension."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | No
 
 
 MAX_PROPERTIES = 1000
-"""The maximum number of properties of a tree, because a server can list them endlessly."""
+"""The maximum number of properties in a tree; otherwise, a server could list them endlessly."""
 
 _FEW = 8
 

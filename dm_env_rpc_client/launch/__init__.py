@@ -1,4 +1,4 @@
-"""Servers, in processes or containers, that a program launches and that stop with the program.
+"""Servers in processes or containers, launched by a program and stopped when the program ends.
 
 The guide to launching servers is `docs/how-to/launch.md`.
 """

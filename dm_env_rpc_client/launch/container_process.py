@@ -1,14 +1,14 @@
 """The process that owns a container; `containers.py` starts it.
 
 This process prints the container's output, exits with the container's exit code, and removes the
-container, immediately on SIGTERM or when the lifeline of this process is closed. If this process
-is killed, its guard removes the container. Docker's automatic removal would discard the output and
-exit code of a short-lived container.
+container. On SIGTERM, or when the lifeline of this process is closed, it removes the container
+immediately. If this process is killed, its guard removes the container. Docker's automatic removal
+would discard the output and exit code of a short-lived container.
 
 The request is JSON in an environment variable, because other users can read command lines and a
 container's variables may be secret. `docker` receives the container's variables in an unnamed
-file. Values that do not fit the format of the file, such as texts with line breaks, are passed in
-the environment of `docker`.
+file. Values that do not fit the format of the file, such as strings with line breaks, are passed
+in the environment of `docker`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _EndError(BaseException):
 
 
 class _RefusedError(Exception):
-    """The failure of a `docker` command, with Docker's reason."""
+    """The failure of a `docker` command, with the reason that Docker gave."""
 
 
 def _main(request: dict[str, Any]) -> int:
@@ -112,7 +112,7 @@ def _create(name: str, request: dict[str, Any]) -> None:
 
 
 def _fits_a_line(name: str, value: str) -> bool:
-    """Whether a variable fits the format of an env file, UTF-8 lines with `#` for comments."""
+    """Whether a variable fits the format of an env file: UTF-8 lines, with `#` for comments."""
     is_plain = re.fullmatch(r"[^#\s\udc80-\udcff][^\s\udc80-\udcff]*", name) is not None
     return is_plain and re.search(r"[\n\r\udc80-\udcff]", value) is None
 
@@ -208,7 +208,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _remove(name: str, seconds: float) -> None:
-    """Remove the container, even if the daemon creates it only within the next `seconds`."""
+    """Remove the container, waiting up to `seconds` for the daemon to create it."""
     deadline = time.monotonic() + seconds
     tries_left = _TRIES
     while tries_left:

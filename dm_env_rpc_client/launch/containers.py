@@ -39,7 +39,8 @@ REQUEST = "DM_ENV_RPC_CONTAINER"
 """The environment variable that contains the request for `container_process.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""A callback for the progress of a pull: the activity, the finished layers, and all layers."""
+"""A callback for the progress of a pull: the activity, the finished layers, and the total
+layers."""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ _STANDALONE_PORT = 50051
 """The default port of the standalone server in a container."""
 
 _STOP_SECONDS = 75.0
-"""The time limit, in seconds, to stop a container, which may still be in creation."""
+"""The time limit, in seconds, for stopping a container, which the daemon may still be creating."""
 
 
 def from_docker(
@@ -232,7 +233,7 @@ def _pull(image: str, progress: Progress | None) -> None:
 
 
 def _follow(lines: Iterable[str], progress: Progress | None) -> str:
-    """Report the downloaded layers from Docker's output, and return its last line."""
+    """Report the downloaded layers that Docker prints, and return the last line of the output."""
     layers: dict[str, bool] = {}
     line = ""
     for line in lines:

@@ -28,8 +28,8 @@ LOG_BYTES = 64 << 10
 """The maximum size, in bytes, of the output returned by `logs`."""
 
 STOP_SECONDS = 15.0
-"""The time limit, in seconds, for a supervisor or keeper to end its server, including the server's
-own shutdown."""
+"""The time limit, in seconds, for a supervisor or keeper to stop its server, including the
+server's own shutdown."""
 
 _EXIT_SECONDS = 2.0
 _END_SECONDS = 2.0
@@ -102,7 +102,7 @@ class Launch:
 
     @property
     def exit_code(self) -> int | None:
-        """The server's exit code, negative if a signal ended it, or None if it still runs."""
+        """The server's exit code, negative if a signal ended it, or None if it is running."""
         return self._process.poll()
 
     def wait_until_ready(
@@ -172,11 +172,11 @@ class Launch:
             return None
 
     def error(self, reason: str) -> LaunchError:
-        """Return the error that explains the server's end."""
+        """Return the error that explains why the server has ended."""
         return LaunchError(reason, self.command, self._process.poll(), self.logs())
 
     def close(self) -> None:
-        """End the server and all processes of its group; repeated calls have no effect."""
+        """Stop the server and all processes in its group; repeated calls have no effect."""
         if self._finalizer.detach() is None:
             return
         server_ends.unwatch(self.address, self)
@@ -238,7 +238,7 @@ def _how_ended(code: int) -> str:
 def _end_forgotten(
     process: subprocess.Popen[bytes], output: IO[bytes], owner: int, warning: str | None
 ) -> None:
-    """End an unclosed server; called by the garbage collector and at interpreter exit."""
+    """Stop an unclosed server; called by the garbage collector and at interpreter exit."""
     output.close()
     if os.getpid() != owner:
         return  # A forked child: the server is its parent's.

@@ -5,12 +5,13 @@ measures make such a conflict rare and harmless:
 
 - `Port` holds the port with a bound socket that does not listen. The operating system assigns a
   held port neither to a socket that requests any free port nor to an outgoing connection. A server
-  that sets SO_REUSEADDR, as gRPC does in every language, can still listen on a held port. - This
-  process never has two `Port`s with the same number. - If the server ends and `Port.was_taken`, or
-  `Port.is_foreign`, the server is restarted on another port. Later attempts do not hold the port,
-  for servers that do not set SO_REUSEADDR.
+  that sets SO_REUSEADDR, as gRPC does in every language, can still listen on a held port.
+- This process never has two `Port`s with the same number.
+- If the server ends and its port may have been in use (`Port.was_taken`), or if another program
+  listens on the port (`Port.is_foreign`), the server is restarted on another port. Later attempts
+  do not hold the port, because some servers do not set SO_REUSEADDR.
 
-The remaining risk is that another program binds the same port, by number, just before the server
+The remaining risk is that another program explicitly binds the same port just before the server
 does, on a system where /proc does not show the owner of a socket.
 """
 
@@ -34,7 +35,7 @@ _STATES = {
     "t": "is held by a debugger",
     "Z": "has ended",
 }
-"""The common process states, by their letter in proc_pid_stat(5)."""
+"""Descriptions of the common process states, by their letters in proc_pid_stat(5)."""
 
 _SHOWN = 5
 

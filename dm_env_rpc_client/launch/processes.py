@@ -40,7 +40,8 @@ _OLDEST = (3, 6)
 """The oldest Python version supported by the standalone server."""
 
 _LEAST_SECONDS = 0.05
-"""The minimum time limit, in seconds, for a server whose interpreter check used up the timeout."""
+"""The minimum time limit, in seconds, for a server to answer if checking its interpreter has used
+up the timeout."""
 
 _WHAT_IT_HAS = """
 import sys
@@ -187,7 +188,7 @@ def from_python(
 
 
 def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch:
-    """Serve an environment of another package in a separate process, with `dm-env-rpc serve`.
+    """Serve an environment from another package in a separate process, with `dm-env-rpc serve`.
 
     Args:
       source: a source for the command, such as "gymnasium://CartPole-v1".
@@ -248,7 +249,7 @@ def other_python(
     timeout: float | None = START_SECONDS,
     thread: str | None = None,
 ) -> list[str]:
-    """Return the command that serves in another interpreter, without the final address.
+    """Return the command that starts a server in another interpreter, without the final address.
 
     Args:
       python: the interpreter.
@@ -279,7 +280,7 @@ def other_python(
 
 
 def _package_server(python: str, thread: str | None) -> list[str]:
-    """Return the command of this package's server, without the source and the address."""
+    """Return the command that starts this package's server, without the source and the address."""
     chosen = [] if thread is None else ["--thread", thread]
     return [python, "-m", "dm_env_rpc_client.server", *chosen]
 

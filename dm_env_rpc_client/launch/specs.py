@@ -19,11 +19,11 @@ Launcher: TypeAlias = Callable[[], Launch]
 """A function that starts a server, and restarts it when called again."""
 
 Address: TypeAlias = str | Launcher
-"""The address of a server, or a text (see `launcher_of`) or function that launches a server."""
+"""The address of a server, or a string (see `launcher_of`) or function that launches a server."""
 
 
 def is_address(given: Address) -> bool:
-    """Whether this is the address of a running server rather than a server to launch."""
+    """Whether `given` is the address of a running server rather than a server to launch."""
     return isinstance(given, str) and not sources.is_launch(given)
 
 
@@ -33,7 +33,7 @@ def launcher_of(
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> Launcher:
-    """Return a function that starts the server described by a text; a function stays unchanged.
+    """Return a function that starts the server in `given`; a function is returned unchanged.
 
     Args:
       given: `process:COMMAND` containing `{port}` or `{socket}`, split as in a shell;
@@ -46,7 +46,7 @@ def launcher_of(
       python: the interpreter for `python:`; None for that of this process.
 
     Raises:
-      SpecError: the text has none of these forms.
+      SpecError: the string has none of these forms.
     """
     if python is not None and not (isinstance(given, str) and given.startswith(sources.PYTHON)):
         raise SpecError(f"python={os.fspath(python)!r} is for python:MODULE:NAME, got {given!r}")
@@ -80,7 +80,7 @@ def launcher_of(
 
 
 def _without_thread(text: str) -> tuple[str, bool]:
-    """Return the reference in a `python:` text, and whether its server needs the main thread."""
+    """Return the reference in a `python:` string, and whether its server needs the main thread."""
     reference, found, option = text.partition(" ")
     if not found:
         return text, False

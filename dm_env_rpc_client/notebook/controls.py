@@ -1,7 +1,7 @@
-"""Controls, which are widgets that set the value of an action or property from its spec.
+"""Controls, which are widgets for setting an action or a property according to its spec.
 
-A spec with a few values is shown as buttons and a range as sliders. All other values are shown as
-a line of text, with numbers, lists and strings in JSON. A single string has no quotes.
+A spec with a few values is shown as buttons, and a range is shown as sliders. All other values are
+shown as a line of text, with numbers, lists and strings in JSON. A single string has no quotes.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Text(Control):
 def control_for(
     spec: specs.Array, where: str, labels: Sequence[str] | None = None
 ) -> Control | None:
-    """Return a control for a spec, or None if it has none, as for protobuf messages.
+    """Return a control for a spec, or None if no control exists, as for protobuf messages.
 
     Args:
       spec: the spec.

@@ -259,7 +259,7 @@ class Explorer(ipywidgets.VBox):
             stepper.step(lambda _: self._chosen(self._keyboard.keys.take()))
 
     def _was_set(self, control: Control) -> None:
-        """Take a step if an action's button was clicked, but not for a slider or a text."""
+        """Take a step if an action's button was clicked, not if a slider or text was changed."""
         if control.is_move:
             self._press("act")
 

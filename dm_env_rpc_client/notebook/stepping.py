@@ -1,8 +1,8 @@
-"""Stepping of an environment in a separate thread, so that the kernel never waits.
+"""Stepping an environment in a separate thread, so that the kernel never waits.
 
-The thread makes all calls of the explorer to the environment and to its properties, in the order
+The thread makes all of the explorer's calls to the environment and to its properties, in the order
 of the requests. During a run, it also takes a step when one is due and no call is pending. Calls
-by other threads, such as a call in another cell, are also shown.
+by other threads, such as a call from another cell, are also shown.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Stepper:
         self.call(self._watch.reset)
 
     def step(self, choose: Callable[[dm_env.TimeStep], Any]) -> None:
-        """Request a step with the action that `choose` returns, or a reset after an episode."""
+        """Request a step with the action from `choose`, or a reset if the episode has ended."""
         self.call(lambda: self._advance(choose))
 
     def run(self) -> None:
@@ -171,7 +171,7 @@ class Stepper:
         self._calls.put(_CONTINUE)
 
     def call(self, action: Callable[[], object]) -> None:
-        """Request another call in the thread, whose exceptions are shown as errors."""
+        """Request a call to `action` in the thread. Its exceptions are shown as errors."""
         self._calls.put(action)
 
     def show_other(self, timestep: dm_env.TimeStep) -> None:
@@ -233,7 +233,7 @@ class Stepper:
             self._watch.step(choose(self._progress.timestep))
 
     def _saw(self, action: Any, timestep: dm_env.TimeStep) -> None:
-        """Record a step or reset of any thread, while the caller holds the lock of the watch."""
+        """Record a step or reset by any thread. The caller must hold the lock of the watch."""
         if action is None:
             self._progress.begin(timestep)
         else:

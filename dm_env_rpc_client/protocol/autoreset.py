@@ -1,4 +1,4 @@
-"""Autoreset modes, which determine what follows the last step of a row.
+"""Autoreset modes, which determine what follows the last step of a row's sequence.
 
 The modes are the members of Gymnasium's `AutoresetMode`. dm_env environments behave like
 NEXT_STEP.

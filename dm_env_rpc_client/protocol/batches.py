@@ -45,8 +45,8 @@ STEP_TYPE = "step_type"
 LAST."""
 
 ROW_ERRORS = "row_errors"
-"""The observation that contains the errors of rows in a step: "", or a JSON object of texts by row
-index."""
+"""The observation that contains the errors of rows in a step: "", or a JSON object that maps row
+indices to error texts."""
 
 INFO_ARRAYS = "info_arrays"
 """The observation that contains the concatenated bytes of large info arrays, uint8 [-1]."""
@@ -170,7 +170,7 @@ def check_step(values: Mapping[str, Any], count: int) -> None:
 
 
 def _check_discounts(discounts: Any, kinds: bytes) -> None:
-    """Raise ProtocolError if a LAST row lacks a discount that shows whether it terminated."""
+    """Raise ProtocolError if a LAST row's discount does not show whether the row terminated."""
     if discounts is None or discounts.dtype.kind != "f":
         return
     is_nan = np.isnan(discounts)
@@ -227,7 +227,7 @@ def row_error(error: BaseException) -> str:
 
 
 def row_errors_text(failures: Mapping[int, BaseException | str]) -> str:
-    """Return the observation `row_errors`: "", or a JSON object of texts by row index.
+    """Return the observation `row_errors`: "", or a JSON object from row indices to error texts.
 
     Args:
       failures: the exceptions raised by rows, or their texts.

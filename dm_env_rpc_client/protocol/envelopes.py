@@ -186,7 +186,7 @@ def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:
 
 
 def _large_error(message: Buffer, size: int) -> status_pb2.Status | None:
-    """Return the error in a large answer, truncated to `size` bytes, or None if it has none.
+    """Return the error in a large answer, truncated to `size` bytes, or None if there is no error.
 
     The error is truncated before parsing, because the parsed error would be in memory several
     times.

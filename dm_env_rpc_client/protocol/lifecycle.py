@@ -88,7 +88,7 @@ TRANSITIONS[State.NOT_JOINED, "reset_world"] = frozenset({State.NOT_JOINED})
 
 
 def next_states(state: State, request: str) -> frozenset[State]:
-    """Return the possible states after `request`, which are none if it is not allowed."""
+    """Return the possible states after `request`, or no states if it is not allowed."""
     return TRANSITIONS.get((state, request), frozenset())
 
 

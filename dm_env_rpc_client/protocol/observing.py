@@ -1,4 +1,4 @@
-"""A hook for the requests that clients of this process send and its servers receive.
+"""A hook for the requests that are sent by clients and received by servers in this process.
 
 The hook is looked up when a connection or a server's stream is opened, not in each step. Without a
 hook, connections and streams use the same classes as if this module did not exist.

@@ -1,8 +1,8 @@
-"""The pending requests of one stream, which are matched with their answers.
+"""The pending requests of one stream, and the matching of answers to these requests.
 
 Answers carry no ID. The n-th answer responds to the n-th request, and only this order relates them
 (see "Streaming" in the protocol overview), so a pipeline is a single FIFO. As soon as the order is
-uncertain, the pipeline is poisoned: every pending and every later request fails with the first
+uncertain, the pipeline is poisoned: every pending and every later request fails, with the first
 cause chained to its error. An error Status is an ordinary answer and fails only its own request.
 
 This module performs no I/O and uses no locks. Its callers (`client/connection.py`,
@@ -283,14 +283,14 @@ class Pipeline:
         return woken
 
     def fail(self, pending: Pending) -> None:
-        """Fail a request of a poisoned pipeline unless the request has already finished."""
+        """Fail a request in a poisoned pipeline unless the request has already finished."""
         if pending.outcome is None:
             error = self._consequence(f"waiting for the answer to a {pending.field} request")
             error.__cause__ = self.poisoned_by
             pending.finish(None, error)
 
     def is_interrupted(self, error: BaseException, pendings: Iterable[Pending] | None) -> bool:
-        """Whether an error ended the wait for a sent request without being its outcome.
+        """Whether an error ended the wait for a sent request without being the request's outcome.
 
         The error was raised by a signal handler, or the coroutine was cancelled. The answer is
         lost even if it has arrived, and the next step would silently skip it. Therefore the caller

@@ -1,8 +1,8 @@
 """Encoding and decoding of one agent's steps on the server, the mirror image of `step_codec`.
 
 A StepRequest in the usual layout is read without creating protobuf messages. A StepResponse is
-joined from constant parts, which are derived from the specs, and the memory of the arrays, which
-is copied only once. Requests often repeat, because most agents act with a few integers and always
+joined from constant parts, derived from the specs, and from the memory of the arrays, which is
+copied only once. Requests often repeat, because most agents act with a few integers and always
 request the same observations. Therefore requests that contain only scalars are cached by their
 bytes.
 """
@@ -40,7 +40,8 @@ _MAX_KNOWN = 1024
 
 
 _MAX_FORMS, _MAX_KNOWN_TEXT = 64, 64
-"""The maximum number of cached answer layouts, and the maximum length of the texts in a layout."""
+"""The maximum number of cached answer layouts, and the maximum length of the strings in a
+layout."""
 
 
 class StepAsked(NamedTuple):
@@ -200,7 +201,7 @@ class ServerStepCodec:
         return b"".join(parts)
 
     def _may_know(self, key: tuple[Any, ...], observations: Mapping[str, Any]) -> bool:
-        """Whether the layout of an answer with these texts can be cached."""
+        """Whether the layout of an answer with these strings can be cached."""
         texts = [observations[name] for name in self._texts if name in observations]
         is_short = all(type(text) is str and len(text) <= _MAX_KNOWN_TEXT for text in texts)
         return is_short and key not in self._forms

@@ -36,8 +36,8 @@ _MAX_KNOWN_INTEGERS = 1024
 """The maximum number of cached values for each scalar integer field."""
 
 _MAX_KNOWN_TEXTS, _MAX_KNOWN_LENGTH = 16, 64
-"""The maximum number of cached texts for each scalar string field, and the maximum length of a
-cached text."""
+"""The maximum number of cached strings for each scalar string field, and the maximum length of a
+cached string."""
 
 
 Reader: TypeAlias = Callable[[Buffer, int, int], Any]
@@ -95,7 +95,7 @@ class EntryWriter:
         return self._around
 
     def elements(self, value: Any) -> Any:
-        """Return the bytes of the elements, which belong between the two parts of `around`.
+        """Return the bytes of the elements, to be placed between the two parts of `around`.
 
         Raises:
           SpecError: as `write`.
@@ -121,7 +121,7 @@ class EntryWriter:
         return field.shape == () and field.codec.dtype.kind in "iu"
 
     def write(self, value: Any) -> tuple[Buffer, ...]:
-        """Return the parts of the entry, including any large array without copying it.
+        """Return the parts of the entry. A large array is included without being copied.
 
         Raises:
           SpecError: the value does not conform to the spec.
@@ -220,7 +220,7 @@ class FieldReaders:
         }
 
     def begin(self, message: Buffer) -> None:
-        """Begin a message whose strings, submessages and variable shapes share one memory budget.
+        """Begin a message in which strings, submessages and variable shapes share a memory budget.
 
         Raises:
           SpecError: these parts would take too much memory.
@@ -237,7 +237,7 @@ class FieldReaders:
         return _varint_reader(field) if is_bounded else self._generic_reader(field)
 
     def _generic_reader(self, field: TensorField) -> Reader:
-        """Return a reader for strings, messages, variable shapes, or integers over the limit."""
+        """Return a reader for strings, messages, variable shapes, or integers above the limit."""
 
         def read(message: Buffer, start: int, end: int) -> Any:
             try:
@@ -307,7 +307,7 @@ def elements_in(field: TensorField, end: int) -> tuple[int, int]:
 
 
 def _block_reader(field: TensorField) -> Reader:
-    """Return a reader for a fixed shape whose elements are encoded as in memory."""
+    """Return a reader for tensors of a fixed shape, with elements encoded as in memory."""
     codec, shape = field.codec, field.shape
     size = _product(shape) * codec.dtype.itemsize
     elements = b"\x0a" + varint(size) if size else b""
@@ -357,7 +357,7 @@ def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
 
 
 def _varint_reader(field: TensorField) -> Reader:
-    """Return a reader for a fixed shape whose integers are encoded as varints."""
+    """Return a reader for tensors of a fixed shape, with integers encoded as varints."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     tag = codec.tag[0]

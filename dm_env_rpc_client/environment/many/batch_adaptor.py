@@ -85,7 +85,7 @@ class BatchAdaptor(DmEnvAdaptor):
 
     @property
     def has_row_errors(self) -> bool:
-        """Whether rows are separate environments, which can fail alone."""
+        """Whether rows are separate environments, so that one row can fail alone."""
         return batches.ROW_ERRORS in self._observation_specs
 
     def row_specs(self) -> RowSpecs:

@@ -1,6 +1,6 @@
 """Remote environments in batched worlds, with one message for all rows of a world.
 
-`protocol/batches.py` explains the names that batched worlds use at the server.
+`protocol/batches.py` explains the names that batched worlds use in the protocol.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class _World:
         return [self._place[row] for row in rows]
 
     def mask(self, rows: Iterable[int]) -> npt.NDArray[np.bool_]:
-        """Return the mask of some rows in the world, bool [n]."""
+        """Return a mask, bool [n], that selects the given rows of the world."""
         return np.isin(np.arange(len(self.rows)), self.places(rows))
 
 
 class _Answers(NamedTuple):
-    """The consumer of the answers of worlds."""
+    """A consumer of the answers from worlds."""
 
     put: Callable[[int, dm_env.TimeStep], bool]
     put_mid_steps: Callable[[list[int], MidSteps], object]
@@ -268,7 +268,7 @@ class BatchWorlds(RowWorlds):
         return {*self._arrived, *(row for world in self._worlds for row in world.under_way)}
 
     def check_idle(self, ids: Iterable[int]) -> None:
-        """Raise SpecError if any of some rows has a pending step."""
+        """Raise SpecError if any of the given rows has a pending step."""
         check_not_busy(self._busy(), ids)
 
     def _batch(
@@ -284,7 +284,7 @@ class BatchWorlds(RowWorlds):
         return batch
 
     def _blame(self, sent: Mapping[int, Actions]) -> None:
-        """Raise SpecError for the first row of some worlds whose action does not conform."""
+        """Raise SpecError for the first row, in the `sent` worlds, whose action is invalid."""
         for number, action in sent.items():
             for place, row in enumerate(self._worlds[number].rows):
                 try:
@@ -295,7 +295,7 @@ class BatchWorlds(RowWorlds):
 
     @contextlib.contextmanager
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
-        """Return a context that records the rows of the worlds that fail in it.
+        """Return a context that records the rows of every world that fails inside the context.
 
         Afterwards, no row has a pending step in a world whose step was not sent or whose answer
         was lost by an interrupt. A SpecError identifies the first row whose action does not
@@ -330,7 +330,7 @@ class BatchWorlds(RowWorlds):
             raise EnvironmentsFailedError(failures, {row: self.addresses[row] for row in failures})
 
     def _answers(self, rows: Rows) -> _Answers:
-        """Return a consumer of the answers of worlds that passes their rows to `rows`."""
+        """Return a consumer that passes the rows in the worlds' answers to `rows`."""
         # A `BatchAdaptor` reads all of its steps, so no unread MID steps arrive.
         return _Answers(functools.partial(self._put, rows), rows.put_mid_steps)
 
@@ -437,6 +437,6 @@ def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
 
 
 def _row_error(text: str) -> DmEnvRpcError:
-    """Return the error of a row, which is the same as for a separate environment."""
+    """Return the error for a row, as a separate environment would raise it."""
     message = f"the environment failed in a step request: {text}"
     return DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))

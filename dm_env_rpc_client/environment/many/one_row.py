@@ -51,7 +51,7 @@ class OneRow(dm_env.Environment):
 
     @property
     def row(self) -> int:
-        """The number of the shown row. Setting an invalid number raises SpecError."""
+        """The index of the displayed row. Setting an invalid index raises SpecError."""
         return self._row
 
     @row.setter

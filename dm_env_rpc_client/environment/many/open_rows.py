@@ -1,4 +1,4 @@
-"""The worlds of N environments: batched if servers make batches, otherwise one world each."""
+"""The worlds of N environments: batched if the servers can create batches, otherwise one each."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ AnyWorlds: TypeAlias = StreamWorlds | BatchWorlds
 _log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 5.0
-"""The time limit, in seconds, for a server's reply whether it makes batches. Some servers never
-answer an extension request."""
+"""The time limit, in seconds, for a server to report whether it can create batches. Some servers
+never answer an extension request."""
 
 
 def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> str:
@@ -75,7 +75,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
 
 
 def checked_batches(num_batches: int | None) -> int | None:
-    """Return the argument `num_batches`, or raise SpecError if it is no integer of at least 0."""
+    """Return `num_batches`, or raise SpecError if it is neither None nor an int >= 0."""
     none = "None for as few as the server allows"
     return arguments.count("num_batches", num_batches, least=0, none=none)
 
@@ -145,7 +145,7 @@ def _open_found(
     joining: Sequence[Mapping[str, Any]],
     options: MakeOptions,
 ) -> AnyWorlds:
-    """Open a world at each address, which may be a batch of any number of rows."""
+    """Open a world at each address. Each world may be a batch with any number of rows."""
     pool = EnvironmentPool(sites, creating, joining, options.flat(_adaptor), keeps_sites=True)
     groups: list[range] = []
     for environment in pool.environments:
@@ -239,7 +239,7 @@ def _label(rows: Sequence[int], address: str) -> str:
 
 
 def _ask(sites: PoolSites, index: int) -> int:
-    """Request the maximum number of rows in a batch, or return 0 if a server makes no batches."""
+    """Request and return the maximum number of rows in a batch, or 0 if a server creates none."""
     group = sites.of[index].target
     try:
         connection, pending = group.open_with(_question(), _ASK_SECONDS)
@@ -264,7 +264,7 @@ def _question() -> any_pb2.Any:
 
 
 def _number(connection: Connection, pending: Any) -> int:
-    """Return the number in a server's answer, or 0 for any other answer or no answer."""
+    """Return the number in a server's answer, or 0 if no answer with a number arrives."""
     response = properties_pb2.PropertyResponse()
     try:
         answer = connection.wait(pending)

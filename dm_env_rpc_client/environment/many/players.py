@@ -1,8 +1,9 @@
 """Several agents of one world, each on its own stream, all stepped by one thread.
 
 All Steps are sent before any answer is read, since a lock-step server answers no agent until it
-has received the Steps of all agents. If one agent fails, the other agents would wait for it. All
-streams are therefore ended, and `AgentsFailedError` lists the failed agents and their errors.
+has received the Steps of all agents. If one agent failed, the other agents would wait for it.
+Therefore, the failure of any agent ends all streams, and `AgentsFailedError` lists the failed
+agents and their errors.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ AgentId: TypeAlias = Hashable
 
 
 class Players:
-    """Agents of one world, which share sockets.
+    """Agents of one world, whose connections share sockets.
 
     One more stream on the same sockets controls the world.
 
@@ -111,11 +112,11 @@ class Players:
 
     @property
     def pending(self) -> Collection[AgentId]:
-        """The agents whose sent Step has an unread answer."""
+        """The agents whose Step has been sent but whose answer has not been read."""
         return self._pending.keys()
 
     def check_open(self) -> None:
-        """Raise ConnectionClosedError after `close`, even if a failure caused the `close`."""
+        """Raise ConnectionClosedError if the caller or a failure has closed the streams."""
         if self._is_closed:
             raise ConnectionClosedError("the agents have left the world")
 
@@ -139,7 +140,7 @@ class Players:
         self.environments.pop(agent).close()
 
     def end_sequence(self, settings: Mapping[str, Any]) -> None:
-        """End the running sequence of all agents, if any. The next Steps begin another sequence.
+        """End the running sequence of each agent that has one. The next Steps begin new sequences.
 
         Args:
           settings: the settings of the ResetWorld.
@@ -233,7 +234,7 @@ class Players:
         return timesteps
 
     def interrupted(self, error: BaseException) -> None:
-        """Make all connections unusable after an interrupt that lost the answers of some agents.
+        """Make all connections unusable if an interrupt has lost the answers to some agents.
 
         Args:
           error: the error; errors of this package are no interrupts.
@@ -279,7 +280,7 @@ class Players:
             drive(closing(self._control, destroy(self._control, self.world_name)))
 
     def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
-        """Prepare new Steps for agents whose wait to take part was refused, and return the agents.
+        """Return the agents whose Steps the server refused, after preparing new Steps for them.
 
         A server can limit how long a Step waits for the other agents, which might act rarely.
         """
@@ -337,7 +338,7 @@ class Players:
         timesteps: dict[AgentId, dm_env.TimeStep],
         failures: dict[AgentId, Exception],
     ) -> NoReturn:
-        """Read the answers that arrive soon, and raise an error for all or some agents."""
+        """Read answers until a time limit, and raise an error for all or some agents."""
         # With a limit: a refusal of all steps has reached all agents, but a failure of one agent
         # may keep the others waiting forever.
         deadline = time.monotonic() + CLEAN_UP_SECONDS

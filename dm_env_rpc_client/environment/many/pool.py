@@ -139,7 +139,7 @@ class EnvironmentPool:
         return {*self._in_flight, *self._arrived}
 
     def check_idle(self, indices: Iterable[int]) -> None:
-        """Raise SpecError if any of some environments has a pending step."""
+        """Raise SpecError if any of the environments has a pending step."""
         check_not_busy(self.in_turn, indices)
 
     def check_specs(self) -> None:
@@ -232,7 +232,7 @@ class EnvironmentPool:
         return self.finish(actions, consume, failures)
 
     def _step_alone(self, action: Mapping[str, Any], consume: Consumer) -> None:
-        """Step a single environment without the overhead of several (0.88x the time, CartPole)."""
+        """Step a lone environment without the overhead of a pool (0.88x the time, CartPole)."""
         environment = self.environments[0]
         try:
             prepared = environment._prepare_step(action)
@@ -255,7 +255,7 @@ class EnvironmentPool:
         consume: Consumer,
         adopt: Callable[[bool], None],
     ) -> None:
-        """Begin a sequence in each of some environments.
+        """Begin a sequence in each of the given environments.
 
         The method waits for the answers to earlier steps and discards them.
 
@@ -304,7 +304,7 @@ class EnvironmentPool:
         self.finish(ready, consume, failures)
 
     def interrupted(self, error: BaseException, lost: Collection[int] = ()) -> None:
-        """Make environments unusable if an interrupted call has lost their answers.
+        """Make environments unusable if their answers were lost because a call was interrupted.
 
         An answer is lost if it was read but not returned to the caller. Unread answers, and the
         answers of arrived environments, can still be received.
@@ -464,7 +464,7 @@ class EnvironmentPool:
         return self.environments[index].connection.poll(self._in_flight[index])
 
     def _ready(self, waits: bool) -> list[int]:
-        """Return the environments to poll, whose pending steps might have an answer.
+        """Return the environments to poll: those whose pending steps might have an answer.
 
         Args:
           waits: whether to wait until there is one.
@@ -520,7 +520,7 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
 
 
 def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Exception]:
-    """Run a function for each of some environments, and return the failures."""
+    """Call a function for each of the given environments, and return the failures."""
     failures: dict[Key, Exception] = {}
     for key in keys:
         try:

@@ -1,4 +1,4 @@
-"""The servers of environments that one thread steps, and waiting for several connections."""
+"""The servers of a pool's environments, and a selector that waits for several connections."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from dm_env_rpc_client.system.waiting import at_once
 from dm_env_rpc_client.transports.streams import SharedSocket
 
 LOOK_SECONDS = 1.0
-"""The time, in seconds, without any answer after which all connections are returned for
-polling."""
+"""The time, in seconds, after which all connections are returned for polling if none has received
+an answer."""
 
 
 class _Watched(NamedTuple):
@@ -36,7 +36,7 @@ class _Watched(NamedTuple):
 
 
 class ConnectionSelector:
-    """A selector that waits for the first of several connections that might have an answer.
+    """A selector that waits until at least one of several connections might have an answer.
 
     The caller numbers the connections. Each stays registered with the operating system, so that
     waiting again needs no registration. Connections on a shared socket cost nothing while they
@@ -119,7 +119,7 @@ class ConnectionSelector:
         return ready
 
     def _one_of(self, descriptor: int, wanted: Collection[int]) -> list[int]:
-        """Return one connection of a readable descriptor, even though no connection has an answer.
+        """Return one connection on a readable descriptor, even though none has a complete answer.
 
         Polling the connection reads the available bytes, such as a part of an answer.
         """
@@ -160,7 +160,7 @@ class ConnectionSelector:
 
 
 Addresses: TypeAlias = Address | Sequence[Address]
-"""The type of the addresses of servers, or of the commands that launch them."""
+"""The type of arguments that contain server addresses or launch commands."""
 
 _Place: TypeAlias = tuple[int, Address]
 
@@ -272,7 +272,7 @@ class PoolSites:
                 group.uncork()
 
     def close(self) -> None:
-        """End the launched servers, and close unused connections."""
+        """Stop the launched servers, and close unused connections."""
         for site in self._sites.values():
             site.target.close()
         at_once([site for site in self._sites.values() if site.launch is not None], Site.close)

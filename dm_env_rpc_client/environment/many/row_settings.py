@@ -17,7 +17,8 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 Settings: TypeAlias = (
     Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
 )
-"""Settings shared by all environments, settings per environment, or a function of the index."""
+"""Settings for all environments, settings per environment, or a function from index to
+settings."""
 
 _Packed: TypeAlias = Mapping[str, dm_env_rpc_pb2.Tensor]
 
@@ -41,7 +42,7 @@ def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any
 
 
 def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the settings of a world with a row for each of some environments.
+    """Return the settings of a world with a row for each of the given environments.
 
     Args:
       each: the settings of each environment.

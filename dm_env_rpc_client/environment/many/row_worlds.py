@@ -1,7 +1,7 @@
-"""N environments in worlds, with one batched world for several rows or one stream per row.
+"""N environments, either as rows of batched worlds or each with its own world and stream.
 
-`BatchWorlds` use batched worlds, and `StreamWorlds` use one stream per row. Actions are arrays [N,
-...] by flat name, and `Rows` consume the TimeSteps.
+`BatchWorlds` uses batched worlds, and `StreamWorlds` uses one stream per row. Actions are arrays
+[N, ...] by flat name, and `Rows` consumes the TimeSteps.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RowWorlds:
     def exchange(
         self, results: Callable[[Ids], Result], act: Callable[..., Ids], *arguments: Any
     ) -> Result:
-        """Step, receive or reset environments, and return the result that `results` reads.
+        """Step, receive or reset environments, and return what `results` returns.
 
         After an interrupt, worlds with lost answers become unusable, so that no later step follows
         an unseen step.
@@ -136,7 +136,7 @@ class StreamWorlds(RowWorlds):
         return {index for index in ids if environments[index].state is not State.RUNNING}
 
     def check_idle(self, ids: Iterable[int]) -> None:
-        """Raise SpecError if any of some rows has a pending step."""
+        """Raise SpecError if any of the given rows has a pending step."""
         self.pool.check_idle(ids)
 
     def _split(

@@ -117,7 +117,7 @@ class RowSpecs(NamedTuple):
 
 
 class Rows:
-    """The last TimeStep of each environment, and the consumer of answers of streams and batches.
+    """The last TimeStep of each environment, updated by the answers from streams and batches.
 
     Args:
       specs: the specs of one environment.
@@ -133,7 +133,7 @@ class Rows:
     """
 
     _keeps = False
-    """Whether callers can receive borrowed rows again that no step has filled since."""
+    """Whether rows keep their values until a step fills them, since callers may reuse them."""
 
     def __init__(self, specs: RowSpecs, count: int, copies: bool = True):
         self.count = count
@@ -141,7 +141,7 @@ class Rows:
         self.adopt(specs)
 
     def adopt(self, specs: RowSpecs) -> None:
-        """Replace all arrays by arrays for other specs."""
+        """Replace all arrays with arrays for other specs."""
         count = self.count
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
         self.reward = empty(specs.reward, count)
@@ -260,7 +260,7 @@ class Rows:
 
 
 def _column(spec: specs.Array, label: str) -> Column | None:
-    """Return a converter for the numbers of a spec, or None for other specs."""
+    """Return a converter for the values of a numeric spec, or None for any other spec."""
     return Column(spec, (0,), label, spec.dtype) if spec.dtype.kind in "biuf" else None
 
 

@@ -10,12 +10,12 @@ from dm_env_rpc_client.protocol.step_layout import StepLayout, UnreadStep
 from dm_env_rpc_client.protocol.timesteps import MidSteps
 
 _UNREAD_BYTES = 1 << 16
-"""The maximum size, in bytes, of collected answers. Larger answers are copied one by one, in the
-processor's caches, while the next answers are in flight."""
+"""The maximum size, in bytes, of collected answers. Larger answers are copied one by one, while
+they are still in the processor's caches and the next answers are in flight."""
 
 
 class Consumer(Protocol):
-    """The consumer of environments' answers: `Rows`, or a splitter of batches into rows."""
+    """The consumer of environments' answers: `Rows`, or a class that splits batches into rows."""
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Store the TimeStep of an environment, by its index in the pool.
