@@ -331,7 +331,10 @@ def test_a_row_of_a_batch() -> None:
 
 
 WRONG: dict[str, tuple[Sequence[str], str]] = {
-    "no such observation": (["--observation", "nothing"], "image observations: small, view.large, board"),
+    "no such observation": (
+        ["--observation", "nothing"],
+        "image observations: small, view.large, board",
+    ),
     "no such action": (["--keys", "a=jump:1"], "--keys a=jump:1: unknown action 'jump'"),
     "no such value": (["--keys", "a=2"], "--keys a=2: action 'move'"),
     "no such key": (["--keys", "hyper=1"], "unknown key 'hyper'; use a character"),

@@ -101,7 +101,7 @@ def test_each_loss_that_was_mended_is_a_warning(lossy: FaultProxy, env: DmEnvAda
     texts = [str(each.message) for each in caught if each.category is RestartWarning]
     assert len(texts) == 3
     for number, text in enumerate(texts, 1):
-        assert f"for the {number}. time; the sequence" in text
+        assert f"(restart {number}); the running sequence" in text
         assert lossy.address in text
         assert "was lost" in text
 
@@ -117,7 +117,7 @@ def test_a_warning_that_is_an_error_is_raised_when_all_is_in_order(
     assert env.step({"value": 1}).last()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(RestartWarning, match=r"the 2\. time"):
+        with pytest.raises(RestartWarning, match=r"\(restart 2\)"):
             env.step({"value": 1})
     assert env.step({"value": 1}).first()
 

@@ -169,7 +169,7 @@ def test_the_first_dialect_cannot_say_what_only_the_latest_has(request_: packets
 
 
 def test_what_no_packet_can_hold_is_not_written() -> None:
-    with pytest.raises(SpecError, match="no dialect 'second'"):
+    with pytest.raises(SpecError, match="unknown dialect 'second'"):
         packets.check_dialect("second")
     with pytest.raises(SpecError, match="invalid as JSON"):
         packets.encode_request(packets.Step(float("nan")))

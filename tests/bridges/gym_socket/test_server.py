@@ -296,7 +296,7 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         ({"address": "5001"}, "looks like"),
         ({"environments": {"": hosted.Counter}}, "1 to 256 bytes"),
         ({"environments": {"n" * 257: hosted.Counter}}, "1 to 256 bytes"),
-        ({"dialect": "middle"}, "no dialect"),
+        ({"dialect": "middle"}, "unknown dialect"),
         ({"environments": {"C": lambda: 0}, "processes": True}, "can be pickled"),
     ],
 )
