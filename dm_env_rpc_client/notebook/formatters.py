@@ -26,7 +26,7 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """Remove the formatters from the shell, for `%unload_ext dm_env_rpc_client.notebook`."""
+    """Remove the formatters from IPython, for `%unload_ext dm_env_rpc_client.notebook`."""
     formatter = ipython.display_formatter.formatters[_HTML]
     for shown in _FORMATTERS:
         formatter.pop(shown, None)

@@ -143,7 +143,10 @@ def test_a_vector_environment_that_takes_no_mask_says_so() -> None:
     # It would begin episodes in all rows, and the rows outside of the mask would lie.
     with playing(Informed) as env:
         env.reset()
-        with pytest.raises(DmEnvRpcError, match="Informed with autoreset mode NEXT_STEP begins"):
+        with pytest.raises(
+            DmEnvRpcError,
+            match="Informed with autoreset mode NEXT_STEP can begin episodes only in all",
+        ):
             env.reset({"reset_mask": [True, False]})
 
 
