@@ -138,7 +138,7 @@ def test_a_trainer_that_was_killed_frees_it_within_two_seconds(server: Server) -
         f"env = dm_env_rpc_client.make({server.address!r})\n"
         "env.reset()\n"
         "print('running', flush=True)\n"
-        "time.sleep(600)\n"
+        "time.sleep(600)\n"  # until it is killed
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as trainer:
         assert trainer.stdout is not None
