@@ -1,4 +1,4 @@
-"""A readiness check of a server, which sends a request without side effects."""
+"""A server readiness check that sends a request without side effects."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def make(
     python: str | os.PathLike[str] | None = None,
     **make_kwargs: Unpack[MakeKeywords],
 ) -> DmEnvAdaptor:
-    """Connect to a server, or launch one, create a world and join it.
+    """Connect to a server or launch one, then create a world and join it.
 
     Args:
       address: as for `connect`, like `timeout`, `request_timeout`, `credentials`,

@@ -31,7 +31,7 @@ from dm_env_rpc_client.tensors.codecs import read_varint
 from dm_env_rpc_client.tensors.memory_limits import Budget
 
 SMALL_BYTES = 1 << 16
-"""The size, in bytes, up to which messages need so little memory that it is not estimated."""
+"""The maximum size, in bytes, of a message whose memory use is negligible and not estimated."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _Charge: TypeAlias = Callable[[int, str], None]
