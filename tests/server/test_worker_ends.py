@@ -187,6 +187,22 @@ def test_a_worker_that_is_stopped_by_a_signal_is_replaced(count: int, seen: Seen
 
 
 @pytest.mark.row(52)
+def test_a_worker_that_is_being_killed_gets_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Where, processes=2) as server:
+        for worker in (worker_with(server, pid) for pid in processes_of(server)):
+            # A signal takes effect some time after it is sent: here, after the worlds are created.
+            with monkeypatch.context() as patch:
+                patch.setattr(worker._process, "kill", lambda: None)
+                worker.kill("was stopped by a signal for 10 s")
+                for _ in range(3):
+                    with make(server.address) as env:
+                        assert pid_of(env) != worker.pid
+            os.kill(worker.pid, signal.SIGKILL)
+            assert settles(lambda: len(set(processes_of(server)) - {worker.pid}) == 2)  # noqa: B023
+            assert settles(lambda: are_complete(server), START_SECONDS)
+
+
+@pytest.mark.row(52)
 def test_rows_of_a_worker_that_is_stopped_by_a_signal_are_made_anew() -> None:
     nothing = {"do": np.zeros(4, np.int32)}
     with serve(Where, processes=2) as server, make(server.address, {"num_envs": 4}) as env:

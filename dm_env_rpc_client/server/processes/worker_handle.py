@@ -236,6 +236,8 @@ class WorkerProcess:
         # The first reason is the cause; later ones are consequences.
         if not self._killed_because:
             self._killed_because = because
+            # No longer stopped and not dead yet, it would look able to accept a stream.
+            self.is_lost = True
             _log.warning("worker process %d %s and is killed", self.pid, because)
             self._process.kill()
 
