@@ -1,4 +1,4 @@
-"""Remote environments, in any language, as `dm_env.Environment`.
+"""Remote environments, written in any language, as `dm_env.Environment` objects.
 
 `make` connects to a dm_env_rpc server, creates a world and joins it. `dm_env_rpc_pb2` and
 `properties_pb2` contain the protocol's messages.

@@ -1,14 +1,14 @@
 """Validation of function arguments, with one function for each kind of value.
 
-A value of the wrong type or out of range raises a SpecError, which is also a ValueError; an
-unknown keyword raises Python's TypeError. The error text states the name of the argument, the
-expected values and the received value. NumPy scalars count as numbers, but bools do not. Each
+A value that has the wrong type or is out of range raises a SpecError, which is also a ValueError;
+an unknown keyword raises Python's TypeError. The error message states the name of the argument,
+the expected values and the received value. NumPy scalars count as numbers, but bools do not. Each
 function returns the valid value and converts a NumPy scalar to a Python number.
 
 Times are given in seconds and must be finite and at most `MOST_SECONDS`. A time limit, such as
 `timeout`, must be greater than 0, because no transport answers instantly; None means no limit. A
-grace period can be 0. The timeout for waiting for an event can also be 0; the event is then
-checked once.
+grace period can be 0. A timeout for waiting for an event can also be 0, in which case the event is
+checked only once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 from dm_env_rpc_client.errors import SpecError
 
 MOST_SECONDS = (1 << 31) // 1000
-"""The longest valid time, in seconds; poll(2) takes its timeout in milliseconds as a C int."""
+"""The longest valid time, in seconds: poll(2) takes its timeout in milliseconds, as a C int."""
 
 NO_LIMIT = "None for no limit"
-"""The description of None in the error texts for most limits."""
+"""How the error messages for most limits describe None."""
 
 _DAY_SECONDS = 24 * 60 * 60
 
@@ -134,7 +134,7 @@ def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> 
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error text.
+      expected: its description in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not (isinstance(value, str) and value):
@@ -143,7 +143,7 @@ def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> 
 
 
 def path(name: str, value: Given, *, none: str = "") -> Given:
-    """Validate the path of a file or folder, as str or `os.PathLike[str]`, and return it.
+    """Validate the path of a file or folder, a str or `os.PathLike[str]`, and return it.
 
     Args:
       name: the name of the argument.
@@ -167,7 +167,7 @@ def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str =
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error text.
+      expected: its description in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     return instance(name, value, Mapping, expected, none=none)
@@ -176,12 +176,12 @@ def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str =
 def names(
     name: str, value: Given, *, expected: str = "a sequence of names", none: str = ""
 ) -> Given:
-    """Validate a collection of strings and return it, or raise SpecError, even for a single str.
+    """Validate a collection of strings and return it; anything else, even a str, raises SpecError.
 
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error text.
+      expected: its description in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if value is None and none:
@@ -194,7 +194,7 @@ def names(
 
 
 def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
-    """Validate that a str is one of `known` and return it, or raise SpecError with the choices."""
+    """Return a str that is one of `known`, or raise a SpecError that lists the choices."""
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(map(repr, known))
         raise SpecError(f"unknown {name} {shown(value)}; choose one of {listed}")
@@ -207,7 +207,7 @@ def function(name: str, value: Given, *, expected: str = "a function", none: str
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error text.
+      expected: its description in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not callable(value):
@@ -224,7 +224,7 @@ def instance(
       name: the name of the argument.
       value: the given value.
       kind: the class, or a tuple of classes.
-      expected: its description in the error text.
+      expected: its description in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not isinstance(value, kind):
@@ -246,14 +246,14 @@ def refused(name: str, expected: str, value: object, none: str = "") -> SpecErro
 
 
 def shown(value: object) -> str:
-    """Return the shortened repr of a value, for error texts."""
+    """Return the shortened repr of a value, for error messages."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return _cut(_short.repr(value))
 
 
 def cause(error: BaseException) -> str:
-    """Return an error's type and text, shortened because the text can quote a long value."""
+    """Return an error's type and message, shortened because it can quote a long value."""
     return f"{type(error).__name__}: {_cut(str(error))}"
 
 

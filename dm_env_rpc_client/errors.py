@@ -21,7 +21,7 @@
 
 If `make(restart=...)` replaces a lost environment, the loss is reported as a RestartWarning.
 
-Exceptions store their data as attributes, and `str()` composes the error text.
+Exceptions store their data as attributes, and `str()` composes the error message.
 
 The errors are documented in `docs/reference/errors.md`.
 """
@@ -64,9 +64,9 @@ ON_THE_SERVER = "On the server:"
 
 
 class DmEnvRpcClientError(Exception):
-    """The base class of all errors of this package.
+    """The base class of all errors raised by this package.
 
-    `str()` escapes control characters, because an error text can quote data sent by a peer and
+    `str()` escapes control characters, because a message can quote data sent by a peer and
     tracebacks are printed on terminals and in logs. Attributes contain the values as received.
     """
 
@@ -86,7 +86,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     If the answer contains the environment's traceback, in a google.rpc.DebugInfo, Python prints
     this traceback below its own. The traceback is a note of the exception, or part of the error
-    text before Python 3.11.
+    message before Python 3.11.
 
     Args:
       status_proto: the google.rpc.Status of the answer.
@@ -120,7 +120,7 @@ class DmEnvRpcError(DmEnvRpcClientError):
 
     @property
     def message(self) -> str:
-        """The error text sent by the server."""
+        """The error message sent by the server."""
         return str(self._status.message)
 
     @property
@@ -330,7 +330,7 @@ _LISTED = 8
 
 
 def _more(others: Sequence[Hashable]) -> str:
-    """Return the suffix that lists the failures after the first."""
+    """Return the end of an error message, which lists the failures after the first one."""
     if not others:
         return ""
     named = ", ".join(map(repr, others[:_LISTED])) + (", ..." if len(others) > _LISTED else "")
@@ -369,7 +369,7 @@ class LibraryError(DmEnvRpcClientError):
     Attributes:
       function: the function of the interface that failed, such as "start".
       code: the error code that the function returned.
-      message: the error text of the library.
+      message: the error message of the library.
     """
 
     def __init__(self, function: str, code: int, message: str):
@@ -399,7 +399,7 @@ class UnknownNameError(SpecError, KeyError):
 
 
 class RestartWarning(UserWarning):
-    """An environment was lost and was restarted because of `restart=`.
+    """An environment was lost and has been restarted, as requested by `restart=`.
 
     The warning is issued once for each loss.
 

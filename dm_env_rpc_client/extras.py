@@ -1,4 +1,4 @@
-"""Error texts for missing extras, with the command that installs the extra."""
+"""Error messages for missing extras, including the command that installs the extra."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _INSTALL = "pip install"
 
 @contextlib.contextmanager
 def importing(extra: str, needs: str) -> Iterator[None]:
-    """If an import in the block fails, name the extra to install in the error text.
+    """Name the extra to install in the error message if an import in the block fails.
 
     Args:
       extra: its name, such as "record".
-      needs: subject and verb of the error text, such as "recordings need".
+      needs: the subject and verb of the error message, such as "recordings need".
 
     Raises:
-      ModuleNotFoundError: a package is missing; the text has the command that installs the extra.
+      ModuleNotFoundError: a package is missing; the message has the command to install the extra.
     """
     try:
         yield

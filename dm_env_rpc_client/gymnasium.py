@@ -1,8 +1,8 @@
-"""Registration of remote environments with Gymnasium when this module is imported.
+"""Importing this module registers remote environments with Gymnasium.
 
 `gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` and `gymnasium.make_vec`
-import this module, by Gymnasium's own convention for ids in other packages. The registered classes
-are in `adaptors/gymnasium/`. This module needs the extra `gymnasium`.
+import this module, following Gymnasium's convention for ids in other packages. The registered
+classes are in `adaptors/gymnasium/`. This module needs the extra `gymnasium`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Escaping of text from peers, so that it is safe for terminals, tables and logs.
 
-A name, a unit or an error text from a peer can contain marks that reorder text, and escape
+A name, a unit or an error message from a peer can contain characters that reorder text, and escape
 sequences that change what a terminal shows or copies. This package escapes such text in three
 places: `DmEnvRpcClientError.__str__` for errors and tracebacks, `PrintableRecords` for logs, and
 `cli/consoles.py` for the output of commands. Names, values and the attributes of errors are not

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 PUBLISHED = False
 """Whether this package is published on a package index.
 
-Depending on this value, error texts, the documentation and new projects show either the command
+This value determines whether error messages, the documentation and new projects show the command
 that installs from an index or the one that installs from a clone.
 """
 

@@ -1,4 +1,4 @@
-"""Remote environments behind the interfaces of other libraries, one file or folder per library.
+"""Remote environments with the interfaces of other libraries: one file or folder per library.
 
 The guide to these adaptors is `docs/how-to/gymnasium.md`.
 """

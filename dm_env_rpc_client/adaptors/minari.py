@@ -32,8 +32,8 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.storage import get_dataset_path
 
 _TIMESTEP_PART = 16
-"""`Limits.chunk_bytes` divided by this is the maximum size of a TimeStep. Minari takes 20 bytes
-of memory per byte of a TimeStep."""
+"""The maximum size of a TimeStep is `Limits.chunk_bytes` divided by this number. Minari takes 20
+bytes of memory per byte of a TimeStep."""
 
 
 def export_minari(
@@ -86,8 +86,8 @@ def export_minari(
             and _same(first.action_specs, episode.action_specs)
         ):
             raise RecordingError(
-                f"episode {episode.number} of {path} has other actions or observations than the "
-                "episodes before it; all episodes of a data set must have the same ones"
+                f"episode {episode.number} of {path} has different actions or observations than "
+                "the episodes before it; they must be the same in all episodes of a data set"
             )
         # Before the values, because NumPy cannot stack arrays of variable length.
         space_of = space_of or _spaces(path, first)
@@ -129,7 +129,7 @@ def _check_id(dataset_id: str) -> None:
 
 
 def _check_sizes(episode: Episode, limits: Limits) -> None:
-    """Raise RecordingError for a TimeStep that is too large, since Minari multiplies its size."""
+    """Raise RecordingError if a TimeStep is too large, because Minari multiplies its size."""
     most = limits.chunk_bytes // _TIMESTEP_PART
     for index, step in enumerate(episode.flat_timesteps):
         values = [*step.observation.values(), *episode.flat_actions[index].values()]
@@ -137,14 +137,14 @@ def _check_sizes(episode: Episode, limits: Limits) -> None:
         if size > most:
             raise RecordingError(
                 f"TimeStep {index} of episode {episode.number} requires about {size} bytes "
-                f"during the export; at most {most} are allowed, 1/{_TIMESTEP_PART} of "
-                "Limits.chunk_bytes"
+                f"during the export, but at most {most} are allowed (1/{_TIMESTEP_PART} of "
+                "Limits.chunk_bytes)"
             )
 
 
 @contextlib.contextmanager
 def _made_whole(dataset_id: str) -> Iterator[None]:
-    """Remove the data set and raise RecordingError if the block that creates it fails."""
+    """Return a context that, on failure, removes the data set and raises RecordingError."""
     path, root = get_dataset_path(dataset_id), get_dataset_path()
     namespaces = []
     for parent in path.parents:
@@ -189,7 +189,7 @@ def _buffer(
         if reward.shape or reward.dtype.kind not in "biuf":
             raise SpecError(
                 f"the rewards of episode {episode.number} are {reward.dtype} "
-                f"{list(reward.shape)}; Minari requires numbers"
+                f"{list(reward.shape)}; Minari requires single numbers"
             )
     last = len(steps) - 2
     is_terminated = steps[-1].step_type is dm_env.StepType.LAST and episode.end == "terminated"
@@ -212,7 +212,7 @@ def _stacked(
         if each.keys() != names:
             raise SpecError(
                 f"{kind} {index} of episode {episode.number} has the names {sorted(each)}, but "
-                f"others have {sorted(names)}; all steps of a data set must have the same names"
+                f"others have {sorted(names)}; all steps in a data set must have the same names"
             )
     parts = space.spaces if isinstance(space, spaces.Dict) else dict.fromkeys(names, space)
     stacked = {
@@ -245,6 +245,6 @@ def _check_has_space(spec: specs.Array, name: str) -> None:
         reason = f"{spec!r}"
     if reason:
         raise RecordingError(
-            f"{name} is {reason}; Minari has no space for it, so the recording cannot be exported; "
-            "read its values with recording.episodes"
+            f"{name} is {reason}. Minari has no space for it, so the recording cannot be exported; "
+            "use recording.episodes to read its values"
         )

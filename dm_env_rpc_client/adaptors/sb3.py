@@ -1,4 +1,4 @@
-"""A Stable-Baselines3 VecEnv of several remote environments. This module needs the extra `sb3`.
+"""A Stable-Baselines3 VecEnv that runs remote environments; it needs the extra `sb3`.
 
 from stable_baselines3 import PPO
 envs = RemoteSb3VecEnv("localhost:50051", 8)
@@ -88,7 +88,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return self._envs._described(type(self).__name__)
 
     def reset(self) -> Any:
-        """Begin an episode in every environment, with the values from `seed` and `set_options`.
+        """Begin an episode in every environment, using the values set by `seed` and `set_options`.
 
         Returns:
           The observations [N, ...].
@@ -98,14 +98,14 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         """
         options = self._options[0]
         if any(each != options for each in self._options):
-            raise SpecError("all environments of a batch must have the same options in a reset")
+            raise SpecError("all environments in a batch must be reset with the same options")
         observations = self._envs.reset_each(self._seeds, options or None, self.reset_infos)
         self._reset_seeds()
         self._reset_options()
         return observations
 
     def step_async(self, actions: npt.NDArray[Any]) -> None:
-        """Store the actions [N, ...] that the next call of `step_wait` sends."""
+        """Store the actions [N, ...] for the next call to `step_wait`, which sends them."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, npt.NDArray[Any], npt.NDArray[Any], list[dict[str, Any]]]:
@@ -124,7 +124,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         self._envs.close()
 
     def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
-        """Return the current frames of Gymnasium environments at the servers."""
+        """Return the current frames rendered by the Gymnasium environments on the servers."""
         return self._envs.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
@@ -144,11 +144,11 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         return call_rows(self._envs._worlds, attr_name, list(rows), (), {})
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether `get_attr` can return an attribute, determined without calling any method."""
+        """Check, without calling any method, whether `get_attr` can return an attribute."""
         return hasattr(self._envs, attr_name) or may_be_called(self._envs._worlds, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Set an attribute of each selected environment to one value.
+        """Set an attribute of every selected environment to the same value.
 
         Args:
           attr_name: its name.

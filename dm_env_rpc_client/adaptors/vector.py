@@ -1,12 +1,11 @@
-"""A gymnasium.vector.VectorEnv of several remote environments, which needs the extra `gymnasium`.
+"""A gymnasium.vector.VectorEnv that runs remote environments; it needs the extra `gymnasium`.
 
 import gymnasium
 envs = gymnasium.make_vec(
     "dm_env_rpc_client.gymnasium:Remote-v0", num_envs=16, address="localhost:50051"
 )
 
-`BatchedEnvironment` is the counterpart of `RemoteVectorEnv` for dm_env and does not need
-Gymnasium.
+`BatchedEnvironment` is the dm_env counterpart of `RemoteVectorEnv` and does not need Gymnasium.
 """
 
 from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv

@@ -1,6 +1,6 @@
 """Bridges from other environment protocols to `dm_env.Environment`.
 
-`gym_socket` bridges gym-socket-api, a byte protocol over TCP, and `env_c_api` bridges EnvCApi, a C
+`gym_socket` supports gym-socket-api, a byte protocol over TCP; `env_c_api` supports EnvCApi, a C
 interface. The resulting environments can be served by `server.serve`, explored in a notebook, or
 stepped through Gymnasium's interface.
 """

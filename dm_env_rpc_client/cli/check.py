@@ -32,7 +32,7 @@ _STYLES = {
     "skipped": "yellow",
 }
 
-# Types of the parameters that are not text.
+# Types of the parameters that are not strings.
 _TYPES: dict[Kind, Any] = {
     Kind.SETTINGS: list[str] | None,
     Kind.NAMES: list[str] | None,
@@ -146,7 +146,7 @@ class _Lines:
         self._more = 0
 
     def add(self, result: Result) -> None:
-        """Print a result, or only count it if it repeats the previous skip and its reason."""
+        """Print a result, or only count it if it is another skip for the same reason."""
         outcome = result.outcome.value
         if outcome == "skipped" and result.reason == self._reason:
             self._more += 1

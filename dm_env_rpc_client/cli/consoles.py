@@ -1,4 +1,4 @@
-"""Output of all commands to terminals, files and pipes.
+"""Prints the output of all commands to terminals, files and pipes.
 
 This module escapes text from servers and files, so that only the styles and cursor movements of
 `rich` control the terminal. With `--json`, the text is escaped according to the rules of JSON.
@@ -25,7 +25,7 @@ from dm_env_rpc_client.plain_text import one_line, printable
 
 
 class Console(rich.console.Console):
-    """A console that lets no text control the terminal.
+    """A console that escapes unprintable characters, which could control the terminal.
 
     Args:
       **options: as for `rich.console.Console`.

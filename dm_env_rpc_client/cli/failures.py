@@ -1,7 +1,7 @@
 """Reports each error in one line, with a stable exit code and without a traceback.
 
-The environment variable `DM_ENV_RPC_TRACEBACK=1` shows the traceback before the line with the
-error. `DM_ENV_RPC_LOG=debug` shows the whole log of the package.
+With the environment variable `DM_ENV_RPC_TRACEBACK=1`, the traceback is printed before the error
+line. With `DM_ENV_RPC_LOG=debug`, the whole log of the package is printed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Terminated(BaseException):
 
 
 def end_in_order() -> None:
-    """Raise `Terminated` on a signal, so that worlds are destroyed and the terminal is restored."""
+    """Make signals raise `Terminated`, so that worlds are destroyed and the terminal restored."""
 
     def end(number: int, frame: FrameType | None) -> None:
         ignore_signals_to_end()
@@ -64,7 +64,7 @@ def end_in_order() -> None:
 
 
 def what_stops() -> str:
-    """Return what stops this command: "Ctrl-C", or "SIGTERM" if SIGINT is ignored.
+    """Return the way to stop this command: "Ctrl-C", or "SIGTERM" if SIGINT is ignored.
 
     A shell without job control starts background processes with SIGINT ignored.
     """
@@ -73,7 +73,7 @@ def what_stops() -> str:
 
 @contextlib.contextmanager
 def ending(end: Callable[[BaseException], None]) -> Iterator[None]:
-    """Pass the exception for a termination signal to a function instead of raising it.
+    """On a termination signal, pass the exception to `end` instead of raising it.
 
     Event loops need this function, because they can lose an exception raised by a signal handler.
 
@@ -179,7 +179,7 @@ def _describe(error: BaseException) -> tuple[str, int]:
         return _parser_message(error), WRONG_USAGE
     if is_told(error):
         return str(error), WRONG_USAGE  # An extra is not installed.
-    # Before Python 3.11 the text of an error contains the server's traceback.
+    # Before Python 3.11 the message of an error contains the server's traceback.
     text = str(error).partition(f"\n{ON_THE_SERVER}")[0]
     if isinstance(error, ConnectionLostError) and isinstance(error.__cause__, ProtocolError):
         return text, REFUSED  # The same code as for a request that failed with the cause itself.

@@ -1,4 +1,4 @@
-"""Behaviour common to all commands: one-line errors, exit codes, help without arguments."""
+"""What all commands share: one-line errors, exit codes, and help if no arguments are given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPLETION_VARIABLE = "_DM_ENV_RPC_COMPLETE"
 
 
 def examples(*lines: str) -> str:
-    """Format lines with commands as the examples at the end of a help text."""
+    """Format command `lines` as the examples at the end of a help text."""
     return "Examples:\n\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -79,7 +79,7 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
 
 
 def _discard_unwritable_output() -> None:
-    """Discard unwritable output, because Python would retry at exit and report another error."""
+    """Discard unwritable output; otherwise, Python would retry at exit and report another error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

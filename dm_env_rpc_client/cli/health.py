@@ -42,7 +42,7 @@ class _Server(options.Server):
 
 @options.with_options
 def health(*, server: _Server, as_json: options.Json = False) -> None:
-    """Ask a server whether it is serving, through the gRPC health service.
+    """Ask a server through the gRPC health service whether it is serving.
 
     Works with any gRPC server, and waits until the timeout for one that does not listen yet. Exit
     codes: 0 it is serving; 1 it is not serving, or has no health service; 3 no connection, or no

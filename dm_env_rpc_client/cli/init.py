@@ -31,7 +31,7 @@ INIT_EXAMPLES = examples(
 
 
 def standalone() -> None:
-    """Print the server in one file, for Python 3.6 and later with NumPy 1.13 and later.
+    """Print the one-file server, for Python 3.6 and later with NumPy 1.13 and later.
 
     Use it to serve environments where this package cannot be installed.
     """
@@ -77,7 +77,7 @@ def init(*, project: _Project) -> None:
 
 
 def _installing() -> dict[str, str]:
-    """Return the commands that install this package, by their placeholders in the templates."""
+    """Map the placeholders in the templates to the commands that install this package."""
     name = f"{DISTRIBUTION}[cli]"
     if version.PUBLISHED:
         image = f'RUN pip install --no-cache-dir "{name}"'

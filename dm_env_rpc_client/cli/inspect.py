@@ -39,7 +39,7 @@ class _World(options.World):
 
 @options.with_options
 def inspect(*, world: _World, as_json: options.Json = False, reading: recorded.Reading) -> None:
-    """Show the specs of actions, observations, reward and discount of an environment.
+    """Show the specs of an environment's actions, observations, reward and discount.
 
     For a recording, show its episodes: steps, returns, durations, and an image.
     """

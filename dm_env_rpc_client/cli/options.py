@@ -1,6 +1,6 @@
 """Options that are shared by several commands.
 
-A command accepts a group of options as one parameter, whose type is a dataclass; `with_options`
+A command accepts a group of options as one parameter, whose type is a dataclass. `with_options`
 adds an argument or option for each field. The help text of a field is its entry in the docstring
 of the dataclass. Fields shared with the compliance suite are declared in its table `FLAGS`.
 """
@@ -65,7 +65,7 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 
 
 def option(field: str) -> Any:
-    """Return the command-line option for a field of the compliance suite, a key of `FLAGS`.
+    """Return the command-line option for `field`, a key of the compliance suite's `FLAGS`.
 
     The option for a file can also be set by an environment variable.
     """
@@ -82,10 +82,10 @@ def option(field: str) -> Any:
 
 
 class Group:
-    """Base class of dataclasses that combine several options in one parameter of a command."""
+    """Base class for dataclasses that combine several options in one parameter of a command."""
 
     def ready(self) -> contextlib.AbstractContextManager[Self]:
-        """Return a context manager that yields the options ready for use."""
+        """Return a context manager that prepares the options and yields them."""
         return contextlib.nullcontext(self)
 
 
@@ -101,7 +101,7 @@ class Access(Group):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the connections are plaintext and must stay on this machine."""
+        """Whether connections use plaintext and are therefore allowed only within this machine."""
         return not (self.insecure or self.tls_ca or self.tls_cert or self.tls_key)
 
     @functools.cached_property
@@ -147,7 +147,7 @@ class Server(Access):
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[Self]:
-        """Return a context manager for the server, which is launched if `address` says so."""
+        """Return a context manager that launches the server if `address` names one to launch."""
         if not is_launch(self.address):
             yield self
             return
@@ -193,7 +193,7 @@ class Server(Access):
         )
 
     def _connecting(self, **options: Any) -> dict[str, Any]:
-        """Return arguments for `connect`; raise the errors of `check_address` and `secured`."""
+        """Return arguments for `connect`, with the same errors as `check_address` and `secured`."""
         self.check_address()
         timeouts = {"timeout": self.timeout, "request_timeout": self.timeout}
         return {**timeouts, **self.secured(), **options}
@@ -333,7 +333,7 @@ def check_listening_address(address: str, access: Access) -> None:
     _check(
         address,
         access.is_plain,
-        "an address to listen at looks like localhost:50051, localhost:0 for a free port, or "
+        "an address to listen on looks like localhost:50051, localhost:0 for a free port, or "
         "unix:/tmp/socket",
         f"other machines can reach {address}; pass --tls-cert FILE and --tls-key FILE to serve "
         "them with TLS, or --insecure to serve them in plaintext, which others on the network can "

@@ -69,7 +69,7 @@ class _Playing(options.Group):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _World(options.WorldOrCatch):
-    """The world to play in, without a time limit for steps.
+    """The world to play in; its steps have no time limit.
 
     Attributes:
       timeout: Timeout in seconds for connecting. Steps may take longer, for instance until all
@@ -122,7 +122,7 @@ def _open_display() -> None:
 def _remote(
     world: _World, playing: _Playing, stack: contextlib.ExitStack
 ) -> tuple[GymnasiumEnv | GymnasiumProxy, DmEnvAdaptor]:
-    """Return the Remote-v0 environment of a world with rendered frames.
+    """Return the Remote-v0 environment of a world, which renders frames, and its adaptor.
 
     The exit stack closes the resources of the environment.
     """
@@ -229,10 +229,10 @@ def _play(
 def _bind(
     specs: Mapping[str, Any], texts: Iterable[str]
 ) -> tuple[dict[str, list[Change]], dict[str, Any]]:
-    """Return each key's effects by its pygame name, and the action when no key is pressed.
+    """Map pygame key names to their effects; also return the action when no key is pressed.
 
     Raises:
-      UsageError: a text of `--keys` is malformed, or names an unknown key.
+      UsageError: a value of `--keys` is malformed, or names an unknown key.
       SpecError: the action is unknown, or the value does not conform.
     """
     import pygame

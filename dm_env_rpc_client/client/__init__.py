@@ -1,4 +1,4 @@
-"""Connections to servers, which send requests and match each answer with its request.
+"""Connections that send requests to a server and match each answer with its request.
 
 The guide is `docs/how-to/connections.md`.
 """

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class AsyncConnection(BaseConnection):
-    """A stream to a server, for the coroutines of one event loop.
+    """A stream to a server, shared by the coroutines of one event loop.
 
     Any number of coroutines may have pending requests. Every answer is matched with its request,
     in whatever order they are awaited. Cancelling a wait for an answer makes the connection
@@ -122,7 +122,7 @@ class AsyncConnection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Send a request, waiting only while pending requests are at their limit.
+        """Send a request, waiting only while the limit for pending requests is reached.
 
         Args:
           request: as for `send`, or already encoded.
@@ -145,7 +145,7 @@ class AsyncConnection(BaseConnection):
         return pending
 
     async def wait(self, pending: Pending) -> Any:
-        """Wait for the answer to a started request.
+        """Wait for the answer to a request that `start` has sent.
 
         Args:
           pending: the result of `start`.
@@ -202,14 +202,14 @@ class AsyncConnection(BaseConnection):
 
 @takes(ConnectOptions)
 async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> AsyncConnection:
-    """Connect with asyncio to the server at an address, with the same errors as `connect`."""
+    """Open an AsyncConnection to the server at an address; raises the same errors as `connect`."""
     check_keywords(connect_async, connecting)
     options = ConnectOptions(**connecting)
     return await open_connection_async(options.endpoint(address), options)
 
 
 async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> AsyncConnection:
-    """Connect as `connect_async` does, but to an endpoint and with prepared options."""
+    """Do what `connect_async` does, but take an Endpoint and a ConnectOptions as arguments."""
     stream = await open_stream_async(endpoint, options.timeout, answer_memory)
     connection = AsyncConnection(
         stream, request_timeout=options.request_timeout, limits=options.limits
@@ -229,7 +229,7 @@ async def create_secure_async_channel_and_connect(
     *,
     timeout: float | None = None,
 ) -> AsyncConnection:
-    """Connect over a secure channel, with the signature of the reference package.
+    """Connect over a secure channel; the signature is that of the reference package's function.
 
     Arguments and errors are the same. Unlike the reference's connection, this one is closed with
     `await connection.close()` or `async with`.

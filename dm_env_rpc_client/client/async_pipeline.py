@@ -4,8 +4,8 @@ The event loop watches the socket even while no request is pending, so it notice
 answer immediately. The event loop's callback refers to the pipeline and not to the connection, so
 an unreferenced connection can be freed.
 
-The pipeline for threads uses the same kind of stream, but is more complicated: there, waiting
-threads take turns reading the stream, whereas here the event loop drives it.
+The pipeline for threads uses the same kind of stream, but is more complicated: its threads take
+turns reading the stream while they wait, whereas here only the event loop reads.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _LOOK_SECONDS = 1.0
 """The interval, in seconds, between checks for a silent server while an answer is awaited."""
 
 _AGAIN_SECONDS = 0.01
-"""The interval, in seconds, for polling a stream while there is no event to wait for, such as when
-a recorder has fallen behind."""
+"""The interval, in seconds, at which a stream is polled while there is no event to wait for, for
+example because a recorder has fallen behind."""
 
 
 class AsyncPipeline:
-    """The requests and answers of a client's stream.
+    """A pipeline that sends requests on a client's stream and matches answers with them.
 
     Args:
       stream: an open stream, which the pipeline closes.
@@ -80,14 +80,14 @@ class AsyncPipeline:
         return len(self._pipeline)
 
     def begin(self) -> None:
-        """Start reading. Call this in the event loop."""
+        """Start reading. Call this from within the event loop."""
         if self._loop is None and not self._is_closed:
             self._loop = asyncio.get_running_loop()
             # The descriptor does not show bytes that were received with the greeting.
             self._soon = self._loop.call_soon(self._on_ready)
 
     async def start(self, pending: Pending, timeout: float | None) -> None:
-        """Send a request, waiting only while pending requests are at their limit.
+        """Send a request, waiting only while the limit for pending requests is reached.
 
         Args:
           pending: the request.
@@ -121,7 +121,7 @@ class AsyncPipeline:
             raise
 
     async def wait(self, pending: Pending) -> Any:
-        """Return or raise the outcome of a started request."""
+        """Wait for the outcome of a pending request, and return or raise it."""
         self._check_process()
         if pending.outcome is None:
             answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -135,7 +135,7 @@ class AsyncPipeline:
         return pending.result()
 
     def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
-        """Poison the pipeline if an error interrupted the wait for a request.
+        """Poison the pipeline if an error interrupted the wait for an answer.
 
         Args:
           error: the error.
@@ -188,7 +188,7 @@ class AsyncPipeline:
         return os.getpid() == self._pid and not self._is_closed
 
     def end_at_exit(self) -> None:
-        """End the stream when its event loop no longer runs, such as at interpreter exit."""
+        """End the stream after its event loop has stopped, for example at interpreter exit."""
         if self._loop is not None and self._loop.is_running():
             self.forget()  # In a thread that still runs.
             return
@@ -286,7 +286,7 @@ class AsyncPipeline:
             self._on_ready()
 
     def _ended(self, error: DmEnvRpcClientError) -> None:
-        """Continue the stream if possible, or else poison the pipeline."""
+        """After an error, continue the stream if possible; otherwise poison the pipeline."""
         self._watch(0)
         again = self._stream.opening_again()
         if self._over is not None:
@@ -319,7 +319,7 @@ class AsyncPipeline:
         self._on_ready()
 
     async def _wait_for_room(self, pending: Pending) -> None:
-        """Wait, first come, first served, until `pending` can be pushed or is done."""
+        """Wait in line until `pending` can be pushed or is done."""
         is_woken = False
         while pending.outcome is None and (
             (self._line and not is_woken) or not self._pipeline.has_room(pending.size)
@@ -336,7 +336,7 @@ class AsyncPipeline:
             is_woken = True
 
     def _admit_next(self) -> None:
-        """Wake the first request in line; once pushed, it wakes the next one."""
+        """Wake the first coroutine in line, which wakes the next once its request is pushed."""
         while self._line and self._pipeline.has_room(0):
             # First come, first served: actions keep the order in which they were sent.
             turn = self._line.popleft()

@@ -25,7 +25,7 @@ CLOSE_SECONDS = 1.0
 def checked_timeout(
     channel: object, request_timeout: float | None, limits: Limits | None
 ) -> float | None:
-    """Check a connection's arguments before its stream begins.
+    """Check a connection's arguments before its stream is opened.
 
     Args:
       channel: as for `Connection`.
@@ -62,7 +62,7 @@ class Requests(Protocol):
 
 
 class BaseConnection(abc.ABC):
-    """The state of a connection.
+    """The base class of connections for threads and for asyncio.
 
     Args:
       pipeline: the pending requests.
@@ -110,7 +110,7 @@ class BaseConnection(abc.ABC):
 
     @property
     def in_flight(self) -> int:
-        """The number of pending requests, which have been sent but not answered yet."""
+        """The number of pending requests, that is, those sent but not yet answered."""
         return len(self._pipeline)
 
     @property
@@ -120,7 +120,7 @@ class BaseConnection(abc.ABC):
 
     @abc.abstractmethod
     def interrupted(self, error: BaseException, pendings: Iterable[Pending] | None = None) -> None:
-        """Make the connection unusable if an error interrupted the wait for a request.
+        """Make the connection unusable if an error interrupted the wait for an answer.
 
         `wait` does so itself. Call this for an error that a signal handler raises between `start`
         and `wait`, or after `wait` before the answer is used.
@@ -131,7 +131,7 @@ class BaseConnection(abc.ABC):
         """
 
     def release(self, error: BaseException) -> None:
-        """End a connection without waiting, after an error interrupted its use.
+        """End the connection, without waiting, when an error has interrupted its use.
 
         Args:
           error: the error, with which pending and later requests fail.

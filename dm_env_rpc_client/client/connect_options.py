@@ -1,4 +1,4 @@
-"""Connection options, combined into one value."""
+"""Connection options, combined in one object."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CONNECT_SECONDS = DefaultSeconds(10.0)
 
 
 class LaunchedKeywords(ReachKeywords, total=False):
-    """The keyword arguments of `connect` that also apply to probing a launched server."""
+    """The keyword arguments of `connect` that are also used to probe a launched server."""
 
     limits: Limits | None
 
 
 class ConnectKeywords(LaunchedKeywords, total=False):
-    """The keyword arguments of `connect`, with the names and types of `ConnectOptions` fields."""
+    """The keyword arguments of `connect`, named and typed like the fields of `ConnectOptions`."""
 
     timeout: float | None
     request_timeout: float | None
@@ -69,7 +69,7 @@ class ConnectOptions(ReachOptions):
 
     @property
     def of_launched(self) -> LaunchedKeywords:
-        """These options without recording, used to probe a launched server."""
+        """The keyword arguments for probing a launched server, which is not recorded."""
         return {**self.reaching, "limits": self.limits}
 
     @functools.cached_property
@@ -86,7 +86,7 @@ class ConnectOptions(ReachOptions):
         return recorder_of(self.record)
 
     def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint of a server with these connection options.
+        """Return an endpoint that combines a server's address with these options.
 
         Args:
           address: the server's address.
@@ -103,7 +103,7 @@ class ConnectOptions(ReachOptions):
 
 
 def check_limits(limits: Limits | None) -> None:
-    """Raise SpecError unless the argument is a Limits, or None for the defaults."""
+    """Raise SpecError unless `limits` is a Limits, or None for the defaults."""
     arguments.instance("limits", limits, Limits, "a Limits", none="None for the defaults")
 
 

@@ -89,14 +89,14 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
 
 
 def open_connection(endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """Connect as `connect` does, but to an endpoint and with prepared options."""
+    """Do what `connect` does, but take an Endpoint and a ConnectOptions as arguments."""
     return connect_with(None, endpoint, options)[0]
 
 
 def connect_with(
     first: envelopes.Request | None, endpoint: Endpoint, options: ConnectOptions
 ) -> tuple[Connection, Pending | None]:
-    """Open a connection with a first request, sent without waiting for the server's greeting.
+    """Open a connection and send a first request without waiting for the server's greeting.
 
     Returns:
       The connection, and the pending first request for its `wait`, if there is one.
@@ -110,7 +110,7 @@ def connect_with(
 
 
 def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
-    """Return a connection that uses a stream to an endpoint and supports `reopen`."""
+    """Return a connection over a stream to an endpoint; its `reopen` uses the same options."""
     connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
     connection._reopen = functools.partial(open_again, endpoint, options)
     connection._tap = endpoint.tap
@@ -118,7 +118,7 @@ def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -
 
 
 def open_again(endpoint: Endpoint, options: ConnectOptions, timeout: float | None) -> Connection:
-    """Open another connection to the server that an existing connection uses."""
+    """Open another connection to an endpoint, with the same options except for the timeout."""
     return open_connection(endpoint, dataclasses.replace(options, timeout=timeout))
 
 
@@ -128,7 +128,7 @@ def create_secure_channel_and_connect(
     timeout: float | None = None,
     metadata: Metadata | None = None,
 ) -> Connection:
-    """Connect over a secure channel, with the signature of the reference package.
+    """Connect over a secure channel; the signature is that of the reference package's function.
 
     Args:
       server_address: `host:port`, `unix:path` or another gRPC target.

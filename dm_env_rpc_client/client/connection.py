@@ -1,15 +1,15 @@
-"""The connection for threads: requests and answers on a stream shared by any number of threads.
+"""The connection for threads, any number of which can share its stream.
 
-A connection has no reader thread. One of the waiting threads leads: it reads and matches each
-answer with its request. Once the leading thread has its own answer, it wakes a sleeping thread,
-which then leads. Therefore a single thread that sends and waits reads its own answer, without a
-hand-over between threads. The `result()` method of a future reads in the same way as a waiting
-thread. For futures that are awaited without `result()`, a separate thread (`futures.py`) reads
+A connection has no reader thread. One of the waiting threads leads: it reads each answer and
+matches it with its request. Once the leading thread has its own answer, it wakes a sleeping
+thread, which then leads. So if only one thread uses the connection, it reads its own answers, and
+nothing is handed over between threads. A thread that calls `result()` on a future takes part in
+the same way. For futures that are awaited in any other way, a separate thread (`futures.py`) reads
 while no other thread does.
 
-The locks of a connection are plain `threading.Lock`s in `with` statements. A KeyboardInterrupt
-cannot leave them locked, as it can a Condition and everything built on one. An interrupt
-between writing a request and receiving its outcome poisons the connection.
+The locks of a connection are plain `threading.Lock`s, used in `with` statements. Unlike a
+Condition and everything built on one, they cannot be left locked by a KeyboardInterrupt. An
+interrupt between writing a request and receiving its outcome poisons the connection.
 """
 
 from __future__ import annotations
@@ -62,18 +62,19 @@ _SEND_SECONDS = 0.02
 stopped."""
 
 Reopen: TypeAlias = "Callable[[float | None], Connection]"
-"""A function that opens another connection to the same server, given a timeout in seconds."""
+"""A function that takes a timeout in seconds and opens another connection to the same server."""
 
 EndUnclosed: TypeAlias = "Callable[[Connection | None, Remains, Reopen], None]"
 """A function that ends an unclosed connection.
 
-The function is called with None, in any thread, after the connection was garbage-collected, or
-with the connection at interpreter exit. The function must not refer to the connection.
+After the connection has been garbage-collected, the function is called with None, in any thread.
+At interpreter exit, it is called with the connection. The function must not refer to the
+connection.
 """
 
 
 class Connection(BaseConnection):
-    """One stream to a server, which joins at most one world at a time, as one agent.
+    """A stream to a server, on which the client joins at most one world at a time, as one agent.
 
     Any number of threads may use a connection, with any number of pending requests; every
     answer is matched with its request. Coroutines may await
@@ -202,7 +203,7 @@ class Connection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Send a request; the caller then calls `wait` for the answer in the same thread.
+        """Send a request; the same thread then calls `wait` to get the answer.
 
         Cheaper than `submit`, which creates a future.
 
@@ -223,7 +224,7 @@ class Connection(BaseConnection):
         return pending
 
     def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
-        """Register, as `start` does, a request that was sent when the stream was opened."""
+        """Register a request that was sent when the stream was opened, just as `start` would."""
         pending = self._pending(request, None, timeout)
         self._pipeline.push((pending,))
         return pending
@@ -233,7 +234,7 @@ class Connection(BaseConnection):
         requests: Iterable[envelopes.Outgoing],
         interpret: Callable[[Any], Any] | None = None,
     ) -> list[Pending]:
-        """Send many requests in one write, which is cheaper than one `start` for each.
+        """Send many requests in one write, which is cheaper than calling `start` for each.
 
         Args:
           requests: as for `start`, in the order for the server to process them.
@@ -262,7 +263,7 @@ class Connection(BaseConnection):
             self._stream.finish()
 
     def wait(self, pending: Pending) -> Any:
-        """Wait for the answer to a started request.
+        """Wait for the answer to a request that `start` has sent.
 
         Args:
           pending: the result of `start`.
@@ -376,7 +377,7 @@ class Connection(BaseConnection):
         return self._stream.has_unread()
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Return the socket that connections share, and this connection's number on that socket.
+        """Return the socket shared with other connections, and this connection's number on it.
 
         The socket reports which connections have something to read, so that they need not be
         polled one by one; see `SharedSocket`. None if the connection has its own socket.
@@ -477,7 +478,7 @@ class Connection(BaseConnection):
     # The threads that share the connection.
 
     def _send(self, *pendings: Pending) -> None:
-        """Write requests together, blocking while pending requests are at their limit.
+        """Write requests together, blocking while the limit for pending requests is reached.
 
         Raises:
           ConnectionClosedError, ConnectionLostError: the stream is unusable.

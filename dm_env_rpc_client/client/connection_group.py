@@ -37,13 +37,13 @@ class ConnectionGroup:
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
     def open(self) -> Connection:
-        """Open another connection, from any thread; raises the errors of `connect`."""
+        """Open another connection, in any thread; raises the same errors as `connect`."""
         return self.open_with(None)[0]
 
     def open_with(
         self, first: envelopes.Request | None, first_timeout: float | None = None
     ) -> tuple[Connection, Pending | None]:
-        """Open a connection and send a first request, with a timeout; see `connect_with`."""
+        """Open a connection and send a first request with its own timeout; see `connect_with`."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_usable:
@@ -59,7 +59,7 @@ class ConnectionGroup:
         return connection, None if first is None else connection._has_sent(first, first_timeout)
 
     def give_back(self, connection: Connection) -> None:
-        """Keep a connection from `open_with` as a spare, for the next call of `open_with`."""
+        """Keep a connection returned by `open_with` as a spare for the next `open_with`."""
         with self._lock:
             self._spare = connection
 

@@ -1,4 +1,4 @@
-"""Futures of requests, which can read answers themselves, and a thread that completes futures."""
+"""Futures for requests, which can read answers themselves, and a thread that completes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOK_SECONDS = 1.0
 
 
 class RequestFuture(concurrent.futures.Future[Any]):
-    """The future of a request.
+    """The future for the outcome of a request.
 
     A written request cannot be cancelled, so neither can its future. A thread that calls `result`
     reads until the request has an outcome. `concurrent.futures.wait`, `as_completed` and callbacks
@@ -99,7 +99,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
         return f"<{type(self).__name__} for {self.pending.field}: {state}{raised}>"
 
     def complete(self) -> None:
-        """Deliver the outcome to all that wait for the future. A second call does nothing."""
+        """Deliver the outcome to everything waiting for the future. A second call does nothing."""
         assert self.pending.outcome is not None, "the request is still pending"
         result, error = self.pending.outcome
         try:
@@ -141,10 +141,10 @@ class RequestFuture(concurrent.futures.Future[Any]):
 
 
 class FuturesThread:
-    """The daemon thread that completes futures nobody reads for, and calls their callbacks.
+    """The daemon thread that completes futures for which no other thread reads.
 
-    It reads while no other thread reads or waits. It starts on demand and ends after a second
-    without work.
+    It also calls their callbacks. It reads while no other thread reads or waits. It starts on
+    demand and ends after a second without work.
 
     Args:
       name: the name of the thread.
@@ -202,7 +202,7 @@ class FuturesThread:
             _log.exception("the callback %r of a future failed", callback)
 
     def end(self) -> None:
-        """End the thread, because no more answers will arrive."""
+        """Tell the thread to end, because no more answers will arrive."""
         self._is_over = True
         self.wake()
 

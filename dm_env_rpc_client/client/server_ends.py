@@ -1,4 +1,4 @@
-"""Explains lost connections to servers launched by this process by how the servers ended."""
+"""Adds to lost-connection errors how the server ended, if this process launched it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDic
 
 
 def watch(address: str, server: WatchedServer) -> None:
-    """Explain lost-connection errors for an address by how the server there ended."""
+    """Make lost-connection errors for an address report how the server there ended."""
     _servers[address] = server
 
 

@@ -1,7 +1,7 @@
 """What remains of an unclosed connection: the stream that its finalizer ends.
 
 A finalizer must not refer to the pipeline. The pipeline can hold an error whose traceback refers
-to the connection, so the finalizer would keep its own connection alive.
+to the connection, and the finalizer would then keep its own connection alive.
 """
 
 from __future__ import annotations

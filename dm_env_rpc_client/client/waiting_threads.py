@@ -1,4 +1,4 @@
-"""A connection's sleeping threads, each woken when its answer or its turn to read comes."""
+"""Wakes each sleeping thread of a connection when its answer or its turn to read comes."""
 
 from __future__ import annotations
 

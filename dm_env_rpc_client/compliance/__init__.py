@@ -1,7 +1,7 @@
-"""Compliance checks of the dm_env_rpc protocol for any server, in any language.
+"""Checks whether a server, in any language, complies with the dm_env_rpc protocol.
 
 Run the checks with `dm-env-rpc check HOST:PORT`, with `pytest --pyargs
-dm_env_rpc_client.compliance --dm-env-rpc-address HOST:PORT`, or with `run`. The guide is
+dm_env_rpc_client.compliance --dm-env-rpc-address HOST:PORT`, or by calling `run`. The guide is
 `docs/how-to/check-a-server.md`.
 """
 

@@ -1,4 +1,4 @@
-"""The class of checks, each of which has a test function and the protocol clause it tests."""
+"""The class of a check, which combines a protocol clause with the function that tests it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _no_test(trial: Trial) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One row of the table of checks, or a decorator that adds the test function to a row.
+    """A check; while it lacks a test function, a decorator that adds one.
 
     Attributes:
       document: the protocol document of the clause.
@@ -49,7 +49,7 @@ class Check:
 
     @property
     def name(self) -> str:
-        """The name of the test function, which is the statement that must hold."""
+        """The name of the test function, which states what must hold."""
         return self.function.__name__
 
     def __call__(self, function: Callable[[Trial], None]) -> Check:
@@ -58,7 +58,7 @@ class Check:
 
 
 overview = functools.partial(Check, "protocol overview")
-"""Makes decorators for checks of clauses in the protocol overview."""
+"""Creates a decorator for a check of a clause in the protocol overview."""
 
 reference = functools.partial(Check, "protocol reference")
-"""Makes decorators for checks of clauses in the protocol reference."""
+"""Creates a decorator for a check of a clause in the protocol reference."""

@@ -1,7 +1,7 @@
-"""Measures how many clients a server accepts at once, in one world and in several.
+"""Measures how many clients a server accepts at once, in the same world and in separate worlds.
 
-The number of clients is only measured, not checked, because the documents leave it to the server
-("Protocol overview").
+The number of clients is measured but not checked, because the protocol documents ("Protocol
+overview") let each server choose it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dm_env_rpc_client.compliance.trial import Trial
 from dm_env_rpc_client.errors import DmEnvRpcClientError
 
 _COUNTED_SECONDS = 5.0
-"""The time limit, in seconds, for answering an additional client."""
+"""The time limit, in seconds, for the server to answer an additional client."""
 
 
 def count_connections(address: str, options: Options, facts: Facts) -> Facts:
@@ -55,7 +55,7 @@ def count_connections(address: str, options: Options, facts: Facts) -> Facts:
 
 
 def count_joins(address: str, options: Options, facts: Facts) -> Facts:
-    """Determine whether a second client can join the first client's world or its own world.
+    """Determine whether a second client can join the first client's world or one of its own.
 
     Returns:
       The facts with the reason if it cannot: `one_client`, `one_agent` or `one_joined`.
@@ -85,7 +85,7 @@ def count_joins(address: str, options: Options, facts: Facts) -> Facts:
 
 
 def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
-    """Send two requests that are refused for different reasons.
+    """Send two requests that a server has different reasons to refuse.
 
     Returns:
       The code and message of each refusal; None for an accepted request. Equal refusals mean that

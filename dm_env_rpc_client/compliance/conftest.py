@@ -1,4 +1,4 @@
-"""Shorter pytest reports for the tests in this folder."""
+"""Shortens the pytest reports of the tests in this folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remove "Failed: " from the line of a finding, because pytest truncates long lines."""
+    """Remove "Failed: " from the message of a finding, because pytest truncates long lines."""
     report = yield
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None:

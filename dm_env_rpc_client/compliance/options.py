@@ -1,10 +1,10 @@
-"""The options of the compliance suite, in one table for Python, the command line and pytest.
+"""Defines the options of the compliance suite once for Python, the command line and pytest.
 
-Each field of `Options` is a row of the table. Its entry in the docstring is the help text of its
-`Flag`. `dm-env-rpc check` and the pytest plugin build their options from `FLAGS`.
+Each field of `Options` defines an option and its `Flag`. The help text of the flag is the field's
+entry in the docstring. `dm-env-rpc check` and the pytest plugin build their options from `FLAGS`.
 
-Every pytest run loads this file with the plugin. To keep this fast, the rest of the package is
-imported inside functions and not at the top of the file.
+The pytest plugin loads this file in every pytest run. To keep loading fast, the rest of the
+package is imported inside functions, not at the top of the file.
 """
 
 # ruff: noqa: RUF009 - `_option` returns a field, from which dataclass takes the default.
@@ -25,7 +25,7 @@ FINDING = "dm_env_rpc finding"
 
 
 class Kind(enum.Enum):
-    """The kind of a flag's argument, which also determines the type of the flag's field."""
+    """The kind of a flag's argument, which also determines the type of the field in `Options`."""
 
     SETTINGS = "NAME=VALUE, repeatable; a mapping"
     NAMES = "a name, repeatable; a tuple"
@@ -39,14 +39,14 @@ class Kind(enum.Enum):
 
 
 class Flag(NamedTuple):
-    """The command-line form of a value of `Options`.
+    """The command-line flag for a field of `Options`.
 
     Attributes:
       name: the flag without its dashes: `--NAME` of the command, `--dm-env-rpc-NAME` of pytest.
       kind: the kind of its argument.
       opposite: the command's flag for "no"; for Kind.YES_OR_NO only.
       minimum: the smallest value; for Kind.COUNT only.
-      help: the purpose of the value.
+      help: the purpose of the field.
     """
 
     name: str
@@ -56,26 +56,26 @@ class Flag(NamedTuple):
     help: str = ""
 
     def usage(self) -> str:
-        """Return the help text for a command line."""
+        """Return the flag's help text for the command line."""
         is_repeatable = self.kind in (Kind.SETTINGS, Kind.NAMES)
         return f"{self.help} Repeatable." if is_repeatable else self.help
 
 
 def _option(default: Any, *flag: Any) -> Any:
-    """Return a field with a default and a `Flag`."""
+    """Return a dataclass field with the default `default` and the `Flag` made from `*flag`."""
     return dataclasses.field(default=default, metadata={"flag": Flag(*flag)})
 
 
 def _settings(name: str) -> Any:
-    """Return a dataclass field for settings, with an empty default."""
+    """Return a dataclass field for settings, with the flag `name` and an empty default."""
     return dataclasses.field(default_factory=dict, metadata={"flag": Flag(name, Kind.SETTINGS)})
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options for using the server under test, and statements about its behaviour.
+    """Options that state how to use the server under test and how it should behave.
 
-    Settings are values by name, nested or flat.
+    Settings are mappings of names to values, nested or flat.
 
     Attributes:
       create_settings: Setting for creating worlds.
@@ -143,14 +143,14 @@ class Options:
 
     @classmethod
     def from_flags(cls, given: Mapping[str, Any]) -> Options:
-        """Return the options that correspond to the values of flags.
+        """Return the options specified by the values of command-line flags.
 
         Args:
-          given: by field name: a list of NAME=VALUE texts for settings, "yes", "no" or a bool for
-            YES_OR_NO, otherwise the value; None for the default.
+          given: by field name: a list of NAME=VALUE strings for settings; "yes", "no" or a bool
+            for YES_OR_NO; otherwise the value. None stands for the default.
 
         Raises:
-          SpecError: a text is malformed, or a value is invalid.
+          SpecError: a string is malformed, or a value is invalid.
         """
         from dm_env_rpc_client.tensors.setting_text import parse_settings
 
@@ -215,7 +215,7 @@ class Options:
         }
 
     def load_policy(self) -> Callable[..., Any] | None:
-        """Return the function of a MODULE:FUNCTION policy, or None for a built-in policy.
+        """Return the function named by a MODULE:FUNCTION policy, or None for a built-in policy.
 
         Raises:
           SpecError: the function or the policy does not exist.

@@ -27,7 +27,7 @@ ONE = Takes()
 
 
 class Facts(NamedTuple):
-    """Facts about a server, where the documents leave a choice or the server breaks a rule.
+    """Facts about a server: the choices it makes and the rules it breaks.
 
     The flags default to the worst case, because nothing is known about the server at first.
 
@@ -81,7 +81,7 @@ class Facts(NamedTuple):
 
 
 _SUMMARY = 120
-"""The maximum length, in characters, of each answer, received or expected, in a summary."""
+"""The maximum length, in characters, of each of the two answers in a summary."""
 
 
 class Outcome(enum.Enum):
@@ -89,7 +89,7 @@ class Outcome(enum.Enum):
 
     PASSED = "passed"
     FAILED = "failed"
-    """A client that follows the documents gets a wrong answer or no answer."""
+    """A client that follows the protocol gets a wrong answer or no answer."""
     WARNED = "warned"
     """The server breaks a rule or ignores advice, but conforming clients still work."""
     SKIPPED = "skipped"
@@ -109,7 +109,7 @@ class ViolationError(Exception):
       is_unanswered: whether no answer came, which is an error even in a check whose violations are
         warnings: each request has one answer ("Protocol overview").
       concerns: the names of the checks of the violated clause, if any check may encounter the
-        violation; one of them reports it if it has a finding, too.
+        violation. If one of these checks also has a finding, it reports the violation.
     """
 
     def __init__(

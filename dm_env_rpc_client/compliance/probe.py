@@ -27,7 +27,7 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 
 END = "the end of the stream"
-"""The text, placed before the server's message, for a stream that ends without an answer."""
+"""The description of a stream that ends without an answer; the error message follows it."""
 
 _SHOWN = 300
 """The maximum length of a printed message, in characters."""
@@ -95,7 +95,9 @@ class Probe:
         self.created: list[str] = []
 
     def send(self, request: envelopes.Request | None) -> str:
-        """Send a request without waiting; None sends an envelope without a payload.
+        """Send a request without waiting for the answer.
+
+        If `request` is None, an envelope without a payload is sent.
 
         Returns:
           The payload field of the request.
@@ -219,12 +221,12 @@ class Probe:
     def refused(
         self, field: str, expected: str, concerns: tuple[str, ...] = ()
     ) -> status_pb2.Status:
-        """Wait for the error that a request must get.
+        """Wait for the error that the server must return for a request.
 
         The arguments are the same as for `accepted`.
 
         Raises:
-          ViolationError: any other answer came, or none.
+          ViolationError: another answer came, or none.
         """
         answer = self.answer(field, expected)
         if not isinstance(answer, status_pb2.Status):
@@ -257,7 +259,7 @@ class Probe:
         self._timeout = min(self._timeout, timeout)
 
     def abort(self) -> None:
-        """End the stream at once, even if another thread waits for an answer."""
+        """End the stream immediately, even if another thread is waiting for an answer."""
         self.is_open = False
         self._stream.abort()
 
@@ -285,7 +287,7 @@ _VALID_ACTIONS = ("actions_at_their_bounds_are_taken", "what_is_requested_is_ret
 _LAST_STEPS = ("the_last_step_returns_observations",)
 
 _RUNNING_WITHIN = 3
-"""The maximum number of valid steps after which a sequence must be running."""
+"""The maximum number of valid steps until a sequence must be running."""
 
 
 def unknown_uid(uids: Iterable[int]) -> int:
@@ -294,7 +296,7 @@ def unknown_uid(uids: Iterable[int]) -> int:
 
 
 class ProbeAgent:
-    """A joined connection, with its specs and the state of its sequence.
+    """A connection that is joined to a world, with its specs and the state of its sequence.
 
     Args:
       probe: the connection.
@@ -326,14 +328,14 @@ class ProbeAgent:
         self.joined(probe, joined)
 
     def joined(self, probe: Probe, response: dm_env_rpc_pb2.JoinWorldResponse) -> None:
-        """Store the connection on which the world was joined, and the answer."""
+        """Record that the world was joined on `probe`, and adopt the specs in `response`."""
         self.probe = probe
         self.state = State.JOINED
         self._timestep = dm_env.restart({})
         self.adopt(response.specs)
 
     def adopt(self, new: dm_env_rpc_pb2.ActionObservationSpecs) -> None:
-        """Adopt the specs of a JoinWorldResponse or ResetResponse."""
+        """Adopt the new specs from a JoinWorldResponse or ResetResponse."""
         self.specs = new
         self._managers: dict[str, SpecManager] = {}
 
@@ -387,7 +389,7 @@ class ProbeAgent:
     def request(
         self, actions: Actions | None = None, requested: Iterable[int] = ()
     ) -> dm_env_rpc_pb2.StepRequest:
-        """Return a StepRequest, by default with valid actions if a sequence is running."""
+        """Return a StepRequest; by default, it has valid actions if a sequence is running."""
         chosen = actions
         if chosen is None:
             chosen = self.valid_actions() if self.state is State.RUNNING else {}
@@ -406,14 +408,17 @@ class ProbeAgent:
         return self.took(self.probe.accept(self.request(actions, requested), expected, concerns))
 
     def try_step(self, actions: Actions, refusal: str) -> None:
-        """Take a step that the server can refuse, or raise NotOfferedError if it does."""
+        """Take a step that the server may refuse; raise NotOfferedError if it does."""
         answer = self.probe.ask(self.request(actions))
         if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
             raise NotOfferedError(f"{refusal}: {answer.message}")
         self.took(answer)
 
     def observe(self, requested: Iterable[int] | None = None) -> dm_env_rpc_pb2.StepResponse:
-        """Take a valid step that requests all or some observations, and check the returned set."""
+        """Take a valid step, and check that it returns exactly the requested observations.
+
+        By default, all observations are requested.
+        """
         uids = self.specs.observations if requested is None else requested
         response = self.step(requested=uids)
         self.check_observations(response, uids)
@@ -470,7 +475,7 @@ class ProbeAgent:
         self.probe.refuse(self.request(actions, requested), expected)
 
     def nonsense(self) -> Actions:
-        """Return an action with an unknown UID, accepted only where actions are ignored."""
+        """Return an action with an unknown UID, which is valid only where actions are ignored."""
         uid = unknown_uid(self.specs.actions)
         return {uid: dm_env_rpc_pb2.Tensor(floats=dm_env_rpc_pb2.Tensor.FloatArray(array=[0.0]))}
 
@@ -490,7 +495,7 @@ class ProbeAgent:
             raise self.probe.violation(f"{expected}, in state RUNNING", response)
 
     def check_is_running(self, why: str) -> None:
-        """Raise ViolationError unless an unknown action is refused, as it must be in a sequence.
+        """Raise ViolationError unless an unknown action is refused, as is required in a sequence.
 
         Servers that accept unknown actions within a sequence are not checked.
         """
@@ -499,7 +504,7 @@ class ProbeAgent:
         self.refuse_step(f"an error for an unknown action, because {why}", self.nonsense())
 
     def reset(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Reset the agent, by default with the settings of the options, and adopt the specs."""
+        """Reset the agent, by default with the settings in the options, and adopt new specs."""
         packed = pack_settings(self._options.reset_settings if settings is None else settings)
         request = dm_env_rpc_pb2.ResetRequest(settings=packed)
         self.adopt(self.probe.accept(request, "a ResetResponse").specs)
@@ -511,7 +516,7 @@ class ProbeAgent:
             self.state = State.INTERRUPTED
 
     def reset_if_offered(self) -> None:
-        """Reset the agent if the server carries out Resets."""
+        """Reset the agent if the server supports Reset."""
         if self._facts.takes_resets:
             self.reset()
 
@@ -543,7 +548,7 @@ class ProbeAgent:
 
 
 def step_together(agents: Sequence[ProbeAgent], expected: str) -> None:
-    """Step all agents at once, because the world might wait for the requests of all agents."""
+    """Step all agents at once, because the world might wait until all of them send a request."""
     for agent in agents:
         agent.probe.send(agent.request())
     for agent in agents:

@@ -1,6 +1,6 @@
-"""Runs checks against a server, in the order of the table of checks.
+"""Runs checks against a server, in the order of `CHECKS`.
 
-A check that needs more clients at once than the server accepts (`clients_at_once.py`) is skipped.
+A check is skipped if it needs more clients at once than the server accepts (`clients_at_once.py`).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Suite:
         return found if self._gone is None else [self._gone]
 
     def _builds_on(self, check: Check) -> list[Check]:
-        """Return a check's prerequisites, and any other check that reports its violation.
+        """Return a check's prerequisites, and any other check that explains its violation.
 
         The dependencies can have cycles, because any check can be the cause of another finding.
         """
@@ -262,10 +262,10 @@ class Suite:
         )
 
     def _died_before(self, check: Check, suspect: Check, fault: str) -> Result:
-        """Skip a check that got no answer because the server died after the finding of `suspect`.
+        """Skip a check that got no answer, as the server died after the check `suspect` failed.
 
-        That finding was an unanswered request, after which the server still answered on a
-        new connection.
+        A request of `suspect` was not answered, but afterwards the server still answered on a new
+        connection.
         """
         self._gone = suspect
         found = self._results[suspect.name]

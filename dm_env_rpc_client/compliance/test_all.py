@@ -1,7 +1,7 @@
 """Tests for `pytest --pyargs dm_env_rpc_client.compliance`, one for each check.
 
-pytest truncates the summary line of a failed test at the width of the terminal, so names are
-short and messages begin with the server's answer.
+pytest truncates the summary line of a failed test at the width of the terminal. Therefore, names
+are short, and messages begin with the server's answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Suites = dict[str, Suite]
 
 @pytest.fixture(scope="module")
 def suites() -> Suites:
-    """Return a dict of suites by address: `dm_env_rpc_address` can differ between tests."""
+    """Return a dict of suites, one per address, as `dm_env_rpc_address` can differ by test."""
     return {}
 
 
@@ -34,7 +34,7 @@ def test(
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Fail or warn with the request, the answer and the expected answer."""
+    """Run a check; failures and warnings show the request, the answer and the expected answer."""
     if dm_env_rpc_address not in suites:
         suites[dm_env_rpc_address] = Suite(dm_env_rpc_address, dm_env_rpc_compliance_options)
     # A prerequisite's finding fails the prerequisite's own test if that is selected.

@@ -151,7 +151,7 @@ class Trial:
                 return probe
             probe.close()
         raise ViolationError(
-            f"an answer on one of {self.facts.connections} connections",
+            f"an answer, because the server accepts {self.facts.connections} connections",
             "LeaveWorldRequest",
             f"no answer within {_GONE_SECONDS} s after the other connections were closed",
             is_unanswered=True,
@@ -182,7 +182,7 @@ class Trial:
     def rejoin(
         self, probe: Probe, world_name: str
     ) -> tuple[Probe, dm_env_rpc_pb2.JoinWorldResponse]:
-        """Join a world again, on a replacement connection or on an additional connection.
+        """Join a world again through `probe`, a replacement or an additional connection.
 
         Raises:
           NotOfferedError: the world cannot be joined again.
@@ -195,7 +195,7 @@ class Trial:
         return probe, answer
 
     def create_world(self, probe: Probe) -> str:
-        """Create a world and return its name, or return the `world_name` of the options.
+        """Create a world and return its name, or return the `world_name` in the options.
 
         Raises:
           ViolationError: the valid settings were refused.
@@ -305,7 +305,7 @@ class Trial:
             companion.stop()
 
     def _accompany(self, world_name: str) -> None:
-        """Let the companions that the world still needs join it."""
+        """Add the companions that the world still needs."""
         companions = self._companions.setdefault(world_name, [])
         while len(companions) < self.options.companions:
             request = self.join_request(world_name)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MakeEnv: TypeAlias = Callable[[int], dm_env.Environment]
-"""A function that creates the environment for an index."""
+"""A function that creates the environment with a given index."""
 
 IndexSettings: TypeAlias = "Mapping[str, Any] | Callable[[int], Mapping[str, Any]]"
 """The settings for all environments, or a function from an environment's index to its settings."""
@@ -79,7 +79,7 @@ class RemoteEnvironments:
         self._make_kwargs = make_kwargs
 
     def open(self, env_ids: Sequence[int]) -> BatchedEnvironment:
-        """Open the environments with consecutive indices.
+        """Open the environments with the given, consecutive indices.
 
         Raises:
           As `BatchedEnvironment`.

@@ -41,7 +41,7 @@ def import_ray() -> Any:
     """Import and return Ray.
 
     Raises:
-      ModuleNotFoundError: Ray is not installed; the text explains how to install it.
+      ModuleNotFoundError: Ray is not installed; the message explains how to install it.
     """
     with importing("ray", "RayRollouts and RayServers need"):
         import ray
@@ -88,7 +88,7 @@ def end(actors: Iterable[Any], last: str) -> None:
 
 
 class RayServers:
-    """Several servers that serve one environment, each in an actor on a Ray cluster.
+    """Several servers that serve the same environment, each in an actor on a Ray cluster.
 
     This class needs the extra `ray`.
 
@@ -100,7 +100,7 @@ class RayServers:
     restarted.
 
     Args:
-      environment: as for `serve`: a factory, which Ray sends to the actors, or the text
+      environment: as for `serve`: a factory, which Ray sends to the actors, or the string
         "module:factory".
       num_servers: the number of servers.
       actor_options: options of the actors, such as `{"num_cpus": 4}`.
@@ -173,7 +173,7 @@ class _Host:
         self._server: Server | None = None
 
     def start(self, environment: Any, options: ServeKeywords) -> str:
-        """Serve at this machine's address, and return the address with the port."""
+        """Serve `environment` at this machine's address, and return the address with the port."""
         address = str(HostPort(import_ray().util.get_node_ip_address(), 0))
         self._server = serve(environment, address, **options)
         return self._server.address
@@ -209,7 +209,7 @@ class _Actor:
     handle: Any = None
     restarts: int = 0
     attempts: int = 0
-    """The number of replacements of the actor since its last batch."""
+    """The number of times that the actor was replaced since its last batch."""
 
     num_steps: int = 0
     deadline: Deadline = dataclasses.field(default_factory=lambda: Deadline.after(None))
@@ -329,7 +329,7 @@ class RayRollouts(Rollouts):
     def _check(self, num_steps: int) -> None:
         super()._check(num_steps)
         if self._under_way:
-            raise SpecError("an iterator of stream() is in use; close it first")
+            raise SpecError("an iterator returned by stream() is in use; close it first")
 
     def _collect_each(self, num_steps: int) -> Sequence[Batch]:
         batches: dict[int, Batch] = {}

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Policy: TypeAlias = Callable[[dm_env.TimeStep, Any, Sequence[np.random.Generator]], Any]
-"""A function that chooses the actions of N environments.
+"""A function that chooses the actions for N environments.
 
-The arguments are the TimeSteps of the environments (each field [N, ...]), the weights, and a list
-with a random generator for each environment. The result is the actions, with each leaf [N, ...],
-or a PolicyStep.
+The arguments are the TimeSteps of the environments (fields of shape [N, ...]), the weights, and a
+list with a random generator for each environment. The function returns the actions, with
+leaves of shape [N, ...], or a PolicyStep.
 """
 
 
@@ -159,7 +159,7 @@ class Worker:
                     name = f"{what} {'.'.join(map(str, path))!r}" if path else what
                     raise SpecError(
                         f"the policy returned {name} with shape {leaf.shape}; expected a first "
-                        f"axis of length {count}, the number of environments of the actor"
+                        f"axis of length {count}, the number of environments in the actor"
                     )
         return copied
 

@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 def merge(batches: Sequence[Batch]) -> Batch:
-    """Merge batches from different environments that have equal step counts and weights.
+    """Merge batches with equal step counts and weights from different environments.
 
     Args:
       batches: the batches, at least one; the result is a copy.
@@ -86,7 +86,7 @@ class EnvironmentSpecs(NamedTuple):
         return cls(*(getattr(environment, f"{kind}_spec")() for kind in cls._fields))
 
     def check_same(self, other: EnvironmentSpecs, label: str) -> None:
-        """Raise SpecError if the specs of another environment differ.
+        """Raise SpecError if the specs of another environment differ from these.
 
         Args:
           other: the specs of the other environment.
@@ -95,13 +95,13 @@ class EnvironmentSpecs(NamedTuple):
         for kind, expected, found in zip(self._fields, self, other, strict=True):
             if expected != found:
                 raise SpecError(
-                    f"{label} has another {kind}_spec than the environments before it: "
+                    f"{label} has a different {kind}_spec from the environments before it: "
                     f"{difference(expected, found)}; all environments must have the same specs"
                 )
 
 
 class Stack:
-    """A stack, filled step by step, of the TimeSteps of several environments.
+    """The stacked TimeSteps of several environments, added one step at a time.
 
     Args:
       specs: the specs of one environment.
@@ -139,7 +139,7 @@ class Stack:
             raise SpecError(f"environment {self._env_ids[place]}: {error}") from error
 
     def put_all(self, time: int, timestep: dm_env.TimeStep) -> None:
-        """Copy the TimeSteps of all environments, with each field [N, ...], to their places.
+        """Copy the TimeSteps of all environments, with fields of shape [N, ...], to their places.
 
         The values must conform to the specs, with reward 0 and discount 1 in FIRST TimeSteps, as
         returned by `BatchedEnvironment`.
@@ -150,18 +150,18 @@ class Stack:
         self._observation.put_all(time, timestep.observation)
 
     def at(self, time: int) -> dm_env.TimeStep:
-        """Return a copy of all environments' TimeSteps at one time, with each field [N, ...]."""
+        """Return a copy of all TimeSteps at one time index, with fields of shape [N, ...]."""
         fields = (field.at(time) for field in (self._reward, self._discount, self._observation))
         return dm_env.TimeStep(self._step_type[time].copy(), *fields)
 
     def whole(self) -> dm_env.TimeStep:
-        """Return all TimeSteps in the stack, with each field [length, N, ...]."""
+        """Return all TimeSteps in the stack, with fields of shape [length, N, ...]."""
         fields = (field.whole() for field in (self._reward, self._discount, self._observation))
         return dm_env.TimeStep(self._step_type, *fields)
 
 
 class _Field:
-    """One field of the TimeSteps in a stack; the field can be nested."""
+    """A field, possibly nested, of the TimeSteps in a stack."""
 
     def __init__(self, name: str, spec: Any, shape: tuple[int, int], stand_in: int):
         self._spec = spec

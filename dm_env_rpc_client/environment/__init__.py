@@ -1,4 +1,4 @@
-"""Environments on joined connections, including every kind of environment that `make` returns.
+"""Environments whose connections are joined to worlds, including all kinds that `make` returns.
 
 The guide to these environments is `docs/how-to/environments.md`.
 """

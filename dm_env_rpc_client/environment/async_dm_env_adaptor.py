@@ -1,4 +1,4 @@
-"""A joined connection as an environment for asyncio."""
+"""An environment for asyncio, on a connection that is joined to a world."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AsyncRejoin: TypeAlias = Callable[[], Awaitable[dm_env_rpc_pb2.ActionObservation
 
 
 class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
-    """A remote environment for an event loop.
+    """A remote environment for use in an asyncio event loop.
 
     The methods `reset`, `step`, `unroll` and `close` are coroutines; their arguments, results and
     errors are the same as in `DmEnvAdaptor`. Steps of one environment are taken in the order in

@@ -144,7 +144,7 @@ async def _make_on(
     join_settings: Mapping[str, Any],
     options: MakeOptions,
 ) -> AsyncDmEnvAdaptor:
-    """Make an environment for asyncio on a server, with checked settings; see `worlds.make_on`."""
+    """Make an environment for asyncio on a server, from packed settings; see `worlds.make_on`."""
     # A clean-up connection has a deadline of its own, and no limit for each request.
     without_limit = dataclasses.replace(options.connect, request_timeout=None)
 

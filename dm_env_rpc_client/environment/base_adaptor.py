@@ -1,4 +1,4 @@
-"""The part of the adaptors that does no I/O: it builds requests and interprets answers.
+"""The base class of the adaptors, which builds requests and interprets answers without I/O.
 
 `DmEnvAdaptor` and `AsyncDmEnvAdaptor` send the requests and receive the answers.
 """
@@ -52,9 +52,9 @@ __all__ = [
 def take(
     prepared: Iterator[EncodedRequest], count: int
 ) -> tuple[list[EncodedRequest], Exception | None]:
-    """Collect requests from an iterator, up to the first error.
+    """Collect up to `count` requests from an iterator, stopping at the first error.
 
-    Callers can then raise the error of an invalid action after the steps before the action.
+    Callers can then take the steps before an invalid action, and raise its error afterwards.
 
     Args:
       prepared: the requests, made as they are taken.
@@ -73,7 +73,7 @@ def take(
 
 
 def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
-    """Return the action of each step.
+    """Convert `actions` to an iterable that contains one action per step.
 
     Args:
       actions: an iterable of actions; or one structure whose leaves have a leading time axis.
@@ -102,7 +102,7 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
 
 
 MYPY = False
-"""A constant that mypy takes to be True because of its name, although it is False at run time."""
+"""A constant that mypy treats as True because of its name. At run time, it is False."""
 
 # mypy sees no types in dm_env, and assumes that a subclass has every attribute: a misspelt method
 # would be no error. Pyright reads the types from dm_env's source, and needs no help.
@@ -125,21 +125,21 @@ else:
 _Connection = TypeVar("_Connection")
 
 Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str, Any]]
-"""Extensions by name, or a function that makes them from a connection."""
+"""Extensions by name, or a function that takes a connection and returns them."""
 
 AHEAD = 64
 """The default maximum number of pending steps in `rollout`. If a caller closes the generator
-early, up to this number of steps have been taken without being read."""
+early, up to this many more steps have been taken but not read."""
 
 UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
 """The default maximum number of pending steps in `unroll`, which returns all of its steps. With
-fewer pending steps, `unroll` would wait longer for a distant server."""
+a lower limit, `unroll` would spend more time waiting for a distant server."""
 
 AHEAD_BYTES = 64 << 20
 """The maximum total size, in bytes, of the answers to pending steps."""
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
-"""The default value of settings arguments: an empty mapping."""
+"""The default for arguments that take settings: an empty mapping."""
 
 
 # Found faster than members of enums; see `protocol/lifecycle.py`.
@@ -150,11 +150,11 @@ _FIRST, _MID = dm_env.StepType.FIRST, dm_env.StepType.MID
 _new = tuple.__new__
 
 _Answer: TypeAlias = UnreadStep | StepAnswer | dm_env_rpc_pb2.StepResponse
-"""What the codec makes of the answer to a step."""
+"""The answer to a step, in any of the forms that the codec returns."""
 
 
 class BaseAdaptor(DmEnvNames, MadeAgain):
-    """The part of an adaptor that does no I/O. `DmEnvAdaptor` documents the arguments.
+    """The base class of adaptors, which does no I/O. `DmEnvAdaptor` documents the arguments.
 
     Attributes:
       world_name: the name of the world, with which others can join it; None if the adaptor was
@@ -165,8 +165,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     _supervision: Supervision | None = None
     _site: Site[Any] | None = None
     _after: Callable[[dm_env.TimeStep], dm_env.TimeStep] | None = None
-    """A function that records or converts each TimeStep, or None if neither is necessary. With
-    None, as in most environments, a step costs only one extra comparison."""
+    """A function that records or converts each TimeStep, or None if neither is needed. In most
+    environments, it is None, which costs each step only one extra comparison."""
 
     def __init__(
         self,
@@ -233,12 +233,12 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def state(self) -> State:
-        """The state of the environment in the last answer, or INTERRUPTED after a lost step."""
+        """The environment's state according to the last answer; INTERRUPTED after a lost step."""
         return self._lifecycle.state if self.interruption is None else State.INTERRUPTED
 
     @property
     def server(self) -> Launch | None:
-        """The current server launched for the environment, or None for a server at an address.
+        """The server last launched for the environment, or None for a server at an address.
 
         The `logs()` and `exit_code` of the server remain available after `close`.
         """
@@ -251,7 +251,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
 
     @property
     def interruption(self) -> DmEnvRpcClientError | None:
-        """The error that lost the last step and ended its sequence, or None if none was lost."""
+        """The error that interrupted the last step and ended its sequence, or None if none did."""
         return None if self._supervision is None else self._supervision.interruption
 
     @property
@@ -293,17 +293,17 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             self._after = lambda timestep: convert(supervision.saw(timestep))
 
     def _given(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """Return a TimeStep, or a stack of several, with the arrays that the caller requested."""
+        """Convert the arrays of a TimeStep, or of stacked ones, as the caller requested."""
         return timestep if self._kind.library == "numpy" else _converter(self._kind)(timestep)
 
     def _plain(self, step: Any) -> Any:
-        """Return a TimeStep with NumPy arrays for a stack; an UnreadStep stays unchanged."""
+        """Convert the arrays of a step to NumPy for stacking; leave an UnreadStep unchanged."""
         if self._kind.library == "numpy" or type(step) is UnreadStep:
             return step
         return array_kinds.to_numpy(step, "the TimeStep")
 
     def _specs_by_kind(self) -> dict[str, Any]:
-        """Return all four kinds of specs by method name; actions and observations by flat name."""
+        """Return all specs by method name, with flat names for actions and observations."""
         return {
             "action_spec": dict(self._action_specs),
             "observation_spec": dict(self._observation_specs),
@@ -355,29 +355,29 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timesteps.default_discount(step_type, state == dm_env_rpc_pb2.TERMINATED)
 
     def observation_spec(self) -> Any:
-        """Return the specs of observations by name, nested in the same way as in a TimeStep."""
+        """Return the observation specs by name, nested in the same way as in a TimeStep."""
         if self._is_bare(self._observation_specs, OBSERVATION):
             return self._observation_specs[OBSERVATION]
         return self._nest(dict(self._observation_specs))
 
     def action_spec(self) -> Any:
-        """Return the specs of the actions by name, nested in the same way as in `step`."""
+        """Return the action specs by name, nested in the same way as in `step`."""
         if self._is_bare(self._action_specs, ACTION):
             return self._action_specs[ACTION]
         return self._nest(dict(self._action_specs))
 
     def _is_bare(self, specs: Mapping[str, Any], name: str) -> bool:
-        """Whether the only array in `specs`, called `name`, is used without a mapping."""
+        """Whether `name` is the only array in `specs` and is used without a mapping."""
         return self._unwrap_single and specs.keys() == {name}
 
     def reward_spec(self) -> Any:
-        """Return the server's spec of the observation `reward`, or dm_env's default."""
+        """Return the server's spec for the observation `reward`, or dm_env's default spec."""
         if self._reward_spec is None:
             return dm_env.Environment.reward_spec(self)
         return self._reward_spec
 
     def discount_spec(self) -> Any:
-        """Return the server's spec of the observation `discount`, or dm_env's default."""
+        """Return the server's spec for the observation `discount`, or dm_env's default spec."""
         if self._discount_spec is None:
             return dm_env.Environment.discount_spec(self)
         return self._discount_spec
@@ -401,14 +401,14 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         if not isinstance(action, Mapping):
             if not self._is_bare(self._action_specs, ACTION):
                 raise SpecError(
-                    f"an action is a mapping from names to values, got {type(action).__name__}; "
-                    f"actions: {', '.join(map(repr, self._actions.names())) or 'none'}"
+                    f"an action must be a mapping of names to values, got {type(action).__name__}"
+                    f"; actions: {', '.join(map(repr, self._actions.names())) or 'none'}"
                 )
             action = {ACTION: action}
         return self._codec.encode(action)
 
     def _interpret_mid_step(self, answer: _Answer) -> dm_env.TimeStep | UnreadStep:
-        """Interpret a step, but leave an UnreadStep unread if it is a MID step."""
+        """Interpret the answer to a step, but return the UnreadStep of a MID step as it is."""
         if (
             type(answer) is UnreadStep
             # FIRST and LAST steps are read at once: rows treat them differently.

@@ -1,4 +1,4 @@
-"""Several remote environments as one dm_env.Environment with stacked arrays."""
+"""Several remote environments combined into one dm_env.Environment with stacked arrays."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         self._kind = array_kinds.named(arrays, device)
         if not copy and self._kind.library != "numpy":
             raise SpecError(
-                f"copy=False overwrites memory that arrays of {arrays} might share; use copy=True"
+                f"copy=False overwrites memory that {arrays} arrays might share; use copy=True"
             )
         self._nested_tensors = arguments.flag("nested_tensors", nested_tensors)
         self._unwrap_single = arguments.flag("unwrap_single", unwrap_single)
@@ -212,11 +212,11 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return worlds.exchange(self._received, worlds.receive, min_envs, max_envs, self._rows)
 
     def action_spec(self) -> Any:
-        """Return the specs of the actions by name, each with the shape [N, ...]."""
+        """Return the action specs by name, each with the shape [N, ...]."""
         return self._shaped(self._batched(self._specs.actions), ACTION)
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observations by name, each with the shape [N, ...].
+        """Return the observation specs by name, each with the shape [N, ...].
 
         Observations of variable length are arrays of objects, [N].
         """
@@ -235,7 +235,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         self._worlds.close()
 
     def _step(self, action: Any, idle: Collection[int]) -> dm_env.TimeStep:
-        """Take a step in which the rows in `idle` begin a sequence, whatever their actions are."""
+        """Take a step in which the rows in `idle` begin a sequence regardless of their actions."""
         worlds = self._worlds
         actions = self._actions(action)
         return worlds.exchange(self._timestep, worlds.step, actions, self._rows, idle)
@@ -266,7 +266,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
             action = {ACTION: action}
         if not isinstance(action, Mapping):
             raise SpecError(
-                f"an action is a mapping from names to arrays, got {type(action).__name__}; "
+                f"an action must be a mapping of names to arrays, got {type(action).__name__}; "
                 f"actions: {', '.join(map(repr, names)) or 'none'}"
             )
         return nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
@@ -295,9 +295,9 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         return {name: batch_spec(spec, self.num_envs) for name, spec in single.items()}
 
     def _shaped(self, flat: dict[str, Any], single: str) -> Any:
-        """Return specs or values in the form that the caller uses.
+        """Return the specs or values in `flat` nested, flat or unwrapped, as the caller requested.
 
-        The argument `single` is the name of an array without a mapping around it.
+        An array named `single` can be unwrapped, that is, used without a mapping around it.
         """
         if self._unwrap_single and flat.keys() == {single}:
             return flat[single]
@@ -316,6 +316,7 @@ def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int
         or not 0 <= ids.min() <= ids.max() < count
     ):
         raise SpecError(
-            f"env_ids are one dimension of different indices from 0 to {count - 1}, got {env_ids!r}"
+            f"env_ids must be a one-dimensional sequence of distinct indices from 0 to "
+            f"{count - 1}, got {env_ids!r}"
         )
     return [int(index) for index in ids]

@@ -1,13 +1,13 @@
-"""A joined connection as a dm_env.Environment.
+"""The adaptor that presents a joined connection as a dm_env.Environment.
 
 The performance-critical path is `step`, which encodes the action; the connection then sends it and
-waits for the answer. To step several environments, pools call the parts of `step`: first
+waits for the answer. To step several environments, pools call `step` in parts: first
 `_prepare_step` for all environments, then `_start_step` for all, then `_finish_step` for all.
-`rollout` and `unroll` keep several steps in flight. Other requests are exchanges; see
+`rollout` and `unroll` keep several steps in flight. Exchanges send all other requests; see
 `joined_adaptor.py`.
 
-If an interrupt causes an answer to be lost, the connection becomes unusable, so that no later step
-can follow a step whose result was never seen.
+If an interrupt causes an answer to be lost, the connection becomes unusable. Therefore, no later
+step can follow a step whose result was never seen.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Rejoin: TypeAlias = Callable[[], dm_env_rpc_pb2.ActionObservationSpecs]
 
 
 class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
-    """A remote environment as a `dm_env.Environment`.
+    """A `dm_env.Environment` that is backed by a remote environment.
 
     Usually made by `make`, `join_world` or `create_and_join_world`.
 
@@ -278,7 +278,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             self._connection.interrupted(error)
 
     def _interrupted_sending(self, error: BaseException) -> None:
-        """Make the connection unusable if a signal handler has interrupted a send.
+        """Make the connection unusable if a signal handler has interrupted the sending of a step.
 
         The caller might not have stored the request yet, and then cannot wait for its answer.
 
@@ -306,7 +306,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     step_async = submit_step
 
     def rollout(self, actions: Iterable[Any], ahead: int = AHEAD) -> Iterator[dm_env.TimeStep]:
-        """Take a step for each of `actions`, keeping several steps in flight.
+        """Take one step for each action in `actions`, keeping several steps in flight.
 
         This method is for open-loop policies, such as random or recorded actions, and runs at
         several times the rate of `step`. Actions are taken from the iterable only when they can be
@@ -455,7 +455,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         drive(self._restarting())
 
     def _ready(self) -> Connection:
-        """Return the connection, after a restart if the environment is lost."""
+        """Return the connection, restarting the environment first if it is lost."""
         if self._supervision is not None and self._is_lost:
             self._restart()
         if self._connection is None:

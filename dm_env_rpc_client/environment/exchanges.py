@@ -1,16 +1,16 @@
-"""Exchanges: sequences of requests, written once for threads and for asyncio.
+"""Exchanges: sequences of requests that are written once for both threads and asyncio.
 
 An exchange is a generator that yields each call that it has to wait for. A driver makes the call:
-`drive` blocks until the result arrives, and `adrive` awaits the result. The driver sends the
-result to the generator, or throws into it the error that ended the wait. Steps are too frequent to
-be exchanges.
+`drive` blocks until the result arrives, and `adrive` awaits the result. The driver then sends
+the result to the generator, or throws the error that ended the wait into the generator. Steps do
+not use exchanges, because steps are too frequent.
 
 The kind of error determines what an exchange is allowed to do next. After an `Exception`, an
-exchange is allowed to yield requests that clean up, each with a timeout, but none over a
-connection that the error has made unusable. Any other error is an interrupt: KeyboardInterrupt,
-CancelledError or GeneratorExit. (Python raises GeneratorExit in the generator if the interrupt
-occurs between two waits.) After an interrupt, the exchange waits for nothing: it makes the
-connection unusable, releases everything with plain, non-blocking calls, and yields nothing.
+exchange may yield clean-up requests, each with a timeout, but not over a connection that the error
+has made unusable. Any other error is an interrupt: KeyboardInterrupt, CancelledError or
+GeneratorExit. (Python raises GeneratorExit in the generator if the interrupt occurs between two
+waits.) After an interrupt, the exchange waits for nothing more: it makes the connection unusable,
+releases everything with plain, non-blocking calls, and yields nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 AnyConnection: TypeAlias = "Connection | AsyncConnection"
-"""A connection for an exchange: a Connection for `drive`, or an AsyncConnection for `adrive`."""
+"""The connection of an exchange: a Connection for `drive`, an AsyncConnection for `adrive`."""
 
 
 class Call:
@@ -62,7 +62,7 @@ class Blocking(Call):
 
 
 class Sleep(NamedTuple):
-    """A pause in an exchange, in seconds."""
+    """A pause of `seconds` in an exchange."""
 
     seconds: float
 
@@ -134,7 +134,7 @@ def request(
 ) -> Exchange[Any]:
     """Send a request and wait for its answer.
 
-    Without `send`, which a program may have replaced.
+    The exchange does not call `send`, which a program may have replaced.
 
     Args:
       connection: the connection.
@@ -154,7 +154,7 @@ def answer(connection: AnyConnection, pending: Any) -> Exchange[Any]:
 
 
 def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
-    """Run an exchange and close the connection on failure, or release it after an interrupt."""
+    """Run an exchange. Close the connection after a failure, or release it after an interrupt."""
     try:
         return (yield from exchange)
     except Exception:
@@ -167,7 +167,7 @@ def closed_if_failing(connection: AnyConnection, exchange: Exchange[Result]) -> 
 
 
 def closing(connection: AnyConnection, exchange: Exchange[Result]) -> Exchange[Result]:
-    """Run an exchange and close the connection, or release it after an interrupt."""
+    """Run an exchange and then close the connection, or release it after an interrupt."""
     result = yield from closed_if_failing(connection, exchange)
     yield Call(connection.close)
     return result

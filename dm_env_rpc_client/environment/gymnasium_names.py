@@ -29,11 +29,11 @@ _MEANT = {
     "spec": "",
     "unwrapped": "",
 }
-"""The names of Gymnasium's interface, with their counterparts in a dm_env environment."""
+"""The names in Gymnasium's interface and their counterparts in a dm_env environment."""
 
 
 class DmEnvNames:
-    """Base class of dm_env environments that raises helpful errors for Gymnasium's names."""
+    """A base class of dm_env environments that raises helpful errors for Gymnasium's names."""
 
     _gymnasium_call = 'gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)'
     """The call that makes the same environment with Gymnasium's interface."""
@@ -45,7 +45,7 @@ class DmEnvNames:
 
 
 class _Missing:
-    """A missing attribute. An object's own attribute of the same name takes precedence."""
+    """A descriptor for a missing attribute. Instance attributes take precedence over it."""
 
     def __init__(self, name: str, meant: str):
         self._name = name
@@ -54,8 +54,8 @@ class _Missing:
     def __get__(self, instance: Any, owner: type[DmEnvNames]) -> Any:
         place = f", which has {self._meant} instead" if self._meant else ""
         raise AttributeError(
-            f"{owner.__name__!r} object has no attribute {self._name!r}: it is an environment of "
-            f"dm_env{place}; for the interface of Gymnasium use {owner._gymnasium_call}",
+            f"{owner.__name__!r} object has no attribute {self._name!r}: it is a dm_env "
+            f"environment{place}; for Gymnasium's interface, use {owner._gymnasium_call}",
             name=self._name,
             obj=instance,
         )
@@ -71,7 +71,7 @@ for _name, _there in _MEANT.items():
 
 
 def takes_settings(reset: _Reset) -> _Reset:
-    """Return a `reset` with helpful errors for unknown keyword arguments.
+    """Wrap `reset` to raise helpful errors for unknown keyword arguments.
 
     The signature does not contain these arguments, since subclasses would then have to accept
     them, too.
@@ -98,7 +98,7 @@ def _unexpected(kind: type[DmEnvNames], name: str) -> TypeError:
         return TypeError(f"{text}{did_you_mean(name, ['settings'])}")
     settings = '{"seed": 1}' if name == "seed" else "{...}"
     return TypeError(
-        f"{text}: it is an environment of dm_env, whose resets take settings, such as "
-        f"reset({settings}), if the server knows them; for the interface of Gymnasium use "
+        f"{text}: it is a dm_env environment, whose resets take settings, such as "
+        f"reset({settings}), if the server knows them; for Gymnasium's interface, use "
         f"{kind._gymnasium_call}"
     )

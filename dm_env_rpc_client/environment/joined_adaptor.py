@@ -1,7 +1,7 @@
 """The life cycle of a joined connection, from joining through restarts to `close`.
 
-The module supports threads and asyncio: its blocking methods are exchanges, which the adaptors
-drive.
+The module supports both threads and asyncio: the methods that wait for answers are written as
+exchanges, which the adaptors drive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rejoin = TypeVar("Rejoin", bound=Callable[[], Any])
 
 
 class Joined(NamedTuple):
-    """A connection joined to a world, for an adaptor."""
+    """A connection that has joined a world, with everything else that an adaptor needs."""
 
     connection: Any
     specs: dm_env_rpc_pb2.ActionObservationSpecs
@@ -55,7 +55,7 @@ class StartedReset(NamedTuple):
 
 
 class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
-    """The part of the adaptors that involves no steps. `DmEnvAdaptor` documents the arguments."""
+    """The adaptors' base class for all but the steps. `DmEnvAdaptor` documents the arguments."""
 
     _connection: Kind | None
     _assigned: Kind | None = None
@@ -92,12 +92,12 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         )
 
     def _prepare(self) -> None:
-        """Create the additional objects that threads or asyncio need."""
+        """Create the objects that only this adaptor, for threads or for asyncio, needs."""
         raise NotImplementedError
 
     @property
     def connection(self) -> Kind:
-        """The connection, for extensions and for waiting.
+        """The connection, for use by extensions and by callers that wait for answers.
 
         After `close`, the property raises ConnectionClosedError.
 
@@ -116,7 +116,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         return self._connection
 
     def _ready(self) -> Any:
-        """Return the connection, after restarting a lost environment.
+        """Return the connection, restarting the environment first if it is lost.
 
         For asyncio, this is a coroutine method.
         """
@@ -160,7 +160,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
                 supervision.succeeded(self._where())
 
     def _moving(self) -> Exchange[None]:
-        """Switch to another connection and to a world equivalent to the former world."""
+        """Switch to a new connection, and to a world that is equivalent to the previous one."""
         assert self._join_again is not None
         assert self._supervision is not None
         connection, specs, self.world_name, self._rejoin = yield from self._join_again()

@@ -1,12 +1,13 @@
-"""Copying and pickling of environments by making them again with the same arguments.
+"""Copy and pickle environments by making them again with the same arguments.
 
-Because a connection and a world cannot be copied, `copy.deepcopy`, `pickle` and cloudpickle make a
-new connection and a new world in the process that copies or loads the environment, as Gymnasium's
-EzPickle does. The copy begins with a reset. If the server was launched for the environment,
-another server is launched for the copy.
+A connection and a world cannot be copied. Instead, `copy.deepcopy`, `pickle` and cloudpickle make
+new ones in the process that copies or loads the environment, as Gymnasium's EzPickle does. The
+copy begins with a reset. If the server was launched for the environment, another server is
+launched for the copy.
 
 Pickles contain no secrets, because they may be stored or sent elsewhere. Copies, which stay in the
-process, keep tokens and metadata. Pickling an environment with tokens or metadata is an error.
+process, keep tokens and metadata. Pickling an environment with tokens or metadata raises a
+SpecError.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _Made = TypeVar("_Made", bound="MadeByArguments")
 _SECRET = ("token", "metadata")
 
 _MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
-"""The maximum nesting depth of arguments: the levels of nested names and the dimensions of an
-array, inside a list of settings per row."""
+"""The maximum nesting depth of arguments. It allows for nested names, whose values are arrays, in
+a list of settings with one entry per row."""
 
 
 class Making(NamedTuple):
-    """The constructor of an environment, and its arguments."""
+    """A function that makes an environment, and the arguments to call the function with."""
 
     make: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -38,7 +39,7 @@ class Making(NamedTuple):
 
     @classmethod
     def of(cls, make: Callable[..., Any], *arguments: Any, **keywords: Any) -> Making:
-        """Return a function that recreates an environment with its current settings.
+        """Return a function that calls `make` with copies of `arguments` and `keywords`.
 
         Raises:
           SpecError: an argument contains itself, or is nested deeper than settings can be.
@@ -66,8 +67,8 @@ class Making(NamedTuple):
             if self.keywords.get(name):
                 raise SpecError(
                     f"{what} cannot be pickled, because its {name} may be a secret, and pickles "
-                    f"are stored and sent; pickle a function that reads the {name} and makes the "
-                    "environment instead"
+                    f"may be stored or sent; instead, pickle a function that reads the {name} and "
+                    "makes the environment"
                 )
 
 
@@ -93,8 +94,8 @@ class MadeAgain:
     def _known_making(self, what: str) -> Making:
         if self._making is None:
             raise SpecError(
-                f"{type(self).__name__} cannot be {what}, because it uses a connection of its "
-                "caller; `make` an environment at an address instead"
+                f"{type(self).__name__} cannot be {what}, because it uses its caller's "
+                "connection; use `make` with an address instead"
             )
         return self._making
 
@@ -110,7 +111,7 @@ class MadeByArguments(MadeAgain):
 
 
 def is_made_again(environment: dm_env.Environment) -> bool:
-    """Whether an environment, or the environment that it wraps, is copied by making it again.
+    """Whether `environment` is or wraps an environment that is copied by making it again.
 
     Wrappers of any library store the wrapped environment in one of their attributes.
     """

@@ -1,6 +1,6 @@
-"""Options for adapting and making an environment, as keyword arguments and as single values.
+"""Options for making and adapting environments, as keyword arguments and as objects.
 
-Functions forward keyword arguments as a TypedDict, so that type checkers report misspelt
+Forwarded keyword arguments are declared in TypedDicts, so that type checkers report misspelt
 arguments. At run time, such arguments raise a TypeError.
 """
 
@@ -70,7 +70,7 @@ class MakeKeywords(ConnectKeywords, JoinKeywords, total=False):
 
 
 class AsyncMakeKeywords(ConnectKeywords, AsyncJoinKeywords, total=False):
-    """Keyword arguments of `make_async` except `restart` and `python`, which it lists itself."""
+    """Keyword arguments of `make_async` except `restart` and `python`; see `MakeKeywords`."""
 
 
 class PassedKeywords(ConnectKeywords, total=False):
@@ -170,7 +170,7 @@ class MakeOptions:
 
     @classmethod
     def of(cls, make_kwargs: Mapping[str, object]) -> MakeOptions:
-        """Return the options given as keyword arguments of `make`, all of which are optional.
+        """Convert the keyword arguments of `make`, all of which are optional, to options.
 
         Args:
           make_kwargs: such as `MakeKeywords` or `BatchKeywords`, which type checkers have checked.

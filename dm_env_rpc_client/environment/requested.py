@@ -1,4 +1,4 @@
-"""The adaptor arguments that select observations, their form, and extensions."""
+"""The adaptor arguments that select the observations, their form, and the extensions."""
 
 from __future__ import annotations
 

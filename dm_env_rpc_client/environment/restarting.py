@@ -1,8 +1,9 @@
-"""The state of an environment after the loss of its server or connection, without I/O.
+"""The state of an environment that has lost its server or connection; this module does no I/O.
 
-With a `Restart`, a lost step ends its sequence: the TimeStep is LAST, with discount 1, as after
-INTERRUPTED. The next call connects again, relaunches a server that was launched for the
-environment, creates the world and joins it. The first TimeStep after the restart is FIRST.
+If the environment has a `Restart`, a lost step ends its sequence: the TimeStep is LAST, with
+discount 1, as after INTERRUPTED. The next call relaunches the server if it was launched for the
+environment, connects again, creates the world and joins it. The first TimeStep after the restart
+is FIRST.
 """
 
 from __future__ import annotations
@@ -77,12 +78,13 @@ def restart_of(restart: Restart | bool | None) -> Restart | None:
     """
     if isinstance(restart, bool):
         return Restart() if restart else None
-    hint = "a Restart, or True for Restart()"
-    return arguments.instance("restart", restart, Restart, hint, none="None or False for never")
+    hint = "a Restart, True for Restart()"
+    none = "None or False for no restarts"
+    return arguments.instance("restart", restart, Restart, hint, none=none)
 
 
 class Supervision:
-    """The loss of an environment, and the attempts to restart it.
+    """A record of the loss of an environment and of the attempts to restart it.
 
     Args:
       restart: the number of attempts and their pauses.
@@ -109,7 +111,7 @@ class Supervision:
         self._latest: dm_env.TimeStep | None = None
 
     def saw(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """Record an answered TimeStep, and return it."""
+        """Record a TimeStep that the server has sent, and return it."""
         self._latest = timestep
         self.interruption = None
         # Only a MID or LAST step proves that the environment works: some crash in their first step.
@@ -130,11 +132,11 @@ class Supervision:
                 self.on_loss()
 
     def end_sequence(self) -> None:
-        """Record, after an answered reset, that no sequence is running."""
+        """After the server has answered a reset, record that no sequence is running."""
         self._latest = None
 
     def lost_step(self, reward_spec: Any, discount_spec: Any) -> dm_env.TimeStep | None:
-        """Return the TimeStep for a lost step, or None if no sequence was running.
+        """Return the TimeStep that replaces a lost step, or None if no sequence was running.
 
         Args:
           reward_spec: the server's spec of the reward; None if it has none.
@@ -152,7 +154,7 @@ class Supervision:
         return self._latest
 
     def next_pause(self) -> float:
-        """Count the next attempt, and return the number of seconds to wait before the attempt.
+        """Count the next attempt, and return the number of seconds to wait before it.
 
         Raises:
           DmEnvRpcClientError: the error of the last attempt, with earlier errors as its causes;
@@ -174,7 +176,7 @@ class Supervision:
         self._add(error)
 
     def succeeded(self, address: str) -> None:
-        """Record that an environment was joined."""
+        """Record that the environment at `address` was restarted and joined."""
         self.count += 1
         loss, self.due = self.due, None
         # The next step begins a sequence.
@@ -195,18 +197,18 @@ class Supervision:
         self._error = error
 
     def check_specs(self, specs: Mapping[str, Any]) -> None:
-        """Raise SpecError if specs differ from the specs before the restart."""
+        """Raise SpecError if `specs` differ from those before the restart."""
         for kind, before in self.specs.items():
             if specs[kind] != before:
                 raise SpecError(
-                    f"the environment has a different {kind} since it was restarted: "
-                    f"{difference(before, specs[kind])}. A restart repeats the settings of "
-                    "creation and joining, but not those of resets"
+                    f"the restarted environment has a different {kind}: "
+                    f"{difference(before, specs[kind])}. A restart repeats the settings for "
+                    "creating and joining the world, but not those for resets"
                 )
 
 
 def difference(expected: Any, found: Any) -> str:
-    """Describe the difference between two specs, or the first difference in a mapping."""
+    """Describe the difference between two specs, or the first difference between two mappings."""
     if not isinstance(expected, Mapping) or not isinstance(found, Mapping):
         return f"{found} instead of {expected}"
     name = next(name for name in (*expected, *found) if expected.get(name) != found.get(name))

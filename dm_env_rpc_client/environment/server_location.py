@@ -1,4 +1,4 @@
-"""The location of a server: an address, or a launch that is repeated if the server ends."""
+"""The location of a server: an address, or a launcher that is called again if the server ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Site(Generic[Target]):
     A launched server ends with `close`, or when all environments that use it have been forgotten.
 
     Args:
-      given: the address of a server, a text or a function that launches one.
+      given: the address of a server, or a string or function that launches one.
       target: makes the target of connections from the address of the server.
       options: how to connect, also to check whether a launched server answers.
       progress: called while an image is pulled.
@@ -45,7 +45,7 @@ class Site(Generic[Target]):
 
     Raises:
       LaunchError: the server was not started.
-      SpecError: the text has another form. Otherwise as `target`.
+      SpecError: the string has another form. Otherwise as `target`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Site(Generic[Target]):
         return self._launch
 
     def renew(self, is_shared: bool) -> None:
-        """Make a launched server answer again after the loss of a connection.
+        """Make sure that a launched server answers again after a connection to it was lost.
 
         Args:
           is_shared: whether other environments use it, so that it stays if it still answers.
@@ -105,7 +105,7 @@ class Site(Generic[Target]):
             self._users += 1
 
     def forget(self) -> None:
-        """Record that an unclosed environment has ended; close the server after the last one."""
+        """Unregister an environment that ended unclosed; if it was the last, close the server."""
         with self._lock:
             self._users -= 1
             is_used = self._users > 0
@@ -144,7 +144,7 @@ def launched(
     progress: Progress | None = None,
     **connecting: Unpack[LaunchedKeywords],
 ) -> Iterator[str]:
-    """Return a context with the address of a server, after launching the server if necessary.
+    """Return a context manager that launches a server if necessary and yields its address.
 
     Args:
       given: as for `Site`.

@@ -1,6 +1,6 @@
-"""Leaving and destroying worlds in `close`, after failures, and for unclosed environments.
+"""Functions that leave and destroy worlds: on `close`, on failure, or if `close` is not called.
 
-Python can free an environment in any thread, in the middle of any code, which might hold any lock.
+Python can free an environment in any thread, in the middle of any code, which may hold a lock.
 For this reason, a separate thread communicates with the server, and the interpreter waits for this
 thread at exit. Environments that still exist at exit are closed one after the other.
 
@@ -54,7 +54,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 _log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 1.0
-"""The maximum time, in seconds, that interpreter exit spends on ending environments."""
+"""The maximum time, in seconds, that the interpreter spends on ending environments at exit."""
 
 
 class _Exit:
@@ -107,7 +107,7 @@ def in_background(action: Callable[[], None]) -> None:
 
 
 def at_exit(action: Callable[[], None]) -> None:
-    """Unless the time limit at exit has been used up, call a function without raising its errors.
+    """Call a function without raising its errors, unless the time limit at exit has passed.
 
     Args:
       action: called without arguments; it takes a limited time.
@@ -144,11 +144,11 @@ CLEAN_UP_SECONDS = 1.0
 """The time limit, in seconds, for each request that leaves or destroys a world."""
 
 DESTROY_AGAIN_SECONDS = 0.02
-"""The pause, in seconds, between attempts to destroy a world that its agent is still leaving."""
+"""The pause, in seconds, between attempts to destroy a world while its agent is still leaving."""
 
 
 def checked_name(world_name: str) -> str:
-    """Return the name of a world, possibly empty, or raise SpecError if it is not a string."""
+    """Return the name of a world, which may be empty, or raise SpecError if it is not a string."""
     return arguments.instance("world_name", world_name, str, "the name of a world")
 
 
@@ -164,12 +164,12 @@ def received_name(connection: BaseConnection, response: dm_env_rpc_pb2.CreateWor
 
 
 def may_reopen(cause: type[object]) -> bool:
-    """Whether a new connection is likely to work, given the error of the former connection."""
+    """Whether a new connection is likely to work, given the `cause` that ended the former one."""
     return not issubclass(cause, ConnectionLostError | DeadlineExceededError)
 
 
 def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
-    """Clean up after another error or in `close`. Cleanup errors are logged, not raised."""
+    """Run a cleanup `exchange`; log errors, saying `what` failed, instead of raising them."""
     try:
         yield from exchange
     except DmEnvRpcClientError as error:
@@ -177,7 +177,7 @@ def undo(what: str, exchange: Exchange[object]) -> Exchange[None]:
 
 
 def leave(connection: AnyConnection) -> Exchange[None]:
-    """Leave the joined world of a connection, if possible. Errors are logged."""
+    """Leave the world that a connection has joined, if possible. Errors are logged."""
     if connection.is_usable:
         try:
             leaving = request(connection, dm_env_rpc_pb2.LeaveWorldRequest(), CLEAN_UP_SECONDS)
@@ -241,7 +241,7 @@ def _destroyed_if_interrupted(
 
 
 def _destroying(connection: AnyConnection, world_name: str) -> Callable[[], None]:
-    """Return a function that destroys a world in any thread."""
+    """Return a function that destroys a world and can be called in any thread."""
     destroying = undo("destroy the world", destroy_anew(connection._reopen, world_name))
     if isinstance(connection, Connection):
         return lambda: drive(destroying)
@@ -312,7 +312,7 @@ def _send_destroy(connection: AnyConnection, world_name: str) -> Exchange[Any]:
 
 
 Unclosed: TypeAlias = Callable[[Any, str], None]
-"""The type of a function that ends the world of an unclosed environment."""
+"""The type of a function that arranges the end of a world if its environment is not closed."""
 
 
 class OwnWorld:
@@ -386,7 +386,7 @@ def end_unclosed_async(
     is_exit: bool,
     cause: type[BaseException] | None,
 ) -> None:
-    """Destroy the world of an unclosed environment, without the event loop."""
+    """Destroy the world of an unclosed environment without using its event loop."""
 
     def end() -> None:
         try:

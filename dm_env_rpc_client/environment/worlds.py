@@ -1,7 +1,7 @@
-"""Creating, joining, resetting, leaving and destroying worlds.
+"""Functions that create, join, reset, leave and destroy worlds.
 
 Each operation is written once, as an exchange. The functions in this module drive the exchanges
-for threads, and the functions in `async_worlds.py` drive them for asyncio.
+in threads, and the functions in `async_worlds.py` drive them in asyncio.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ def make(
 
 Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], Any]
 """The type of a function that opens a connection with a first request. The function returns the
-connection and the argument for the connection's `wait`; this argument is None if the request has
-not been sent yet."""
+connection and the argument to pass to its `wait`, or None in place of this argument if the request
+has not been sent yet."""
 
 
 def make_on(
@@ -260,7 +260,7 @@ def make_on(
     options: MakeOptions,
     is_shared: bool = False,
 ) -> DmEnvAdaptor:
-    """Make an environment with checked settings, over a connection opened by `connect`.
+    """Make an environment from checked settings, over a connection that `connect` opens.
 
     Args:
       site: the server, which lives as long as the environment; `close` does not end it.
@@ -381,7 +381,7 @@ def making(
     if_not_closed: Unclosed,
     is_shared: bool = False,
 ) -> Exchange[Any]:
-    """Create an environment that is restarted after it is lost; see `make_on`.
+    """Create an environment that can be restarted after it is lost; see `make_on`.
 
     Args:
       run: the driver, also for the environment.

@@ -1,4 +1,4 @@
-"""The client side of protocol extensions, for reading, writing and listing properties.
+"""The client side of the protocol extensions for reading, writing and listing properties.
 
 The guide is `docs/how-to/properties.md`.
 """

@@ -1,6 +1,6 @@
-"""Properties for servers with protocol version 1.0, in which they are part of the core protocol.
+"""Access to properties in protocol version 1.0, where they are part of the core protocol.
 
-Every request accepts several keys ("Read/Write/List Property" in the protocol reference).
+Every request can contain several keys ("Read/Write/List Property" in the protocol reference).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LegacyProperties(PropertyAccess):
         self._connection = connection
 
     def read(self, key: str) -> Any:
-        """Return the value of the property with a key."""
+        """Return the value of the property `key`."""
         return self.read_all([key])[key]
 
     def read_all(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class LegacyProperties(PropertyAccess):
           Their values by key.
 
         Raises:
-          ProtocolError: the server left out a property.
+          ProtocolError: the server did not return a property.
           DmEnvRpcClientError: as `read`.
         """
         keys = list(keys)
@@ -57,12 +57,12 @@ class LegacyProperties(PropertyAccess):
             response = self._connection.send(line_1_0_pb2.ReadPropertyRequest(keys=keys))
         missing = [key for key in keys if key not in response.properties]
         if missing:
-            raise ProtocolError(f"the server left out property {missing[0]!r}")
+            raise ProtocolError(f"the server did not return property {missing[0]!r}")
         limits = self._connection.limits
         return {key: unpack_property(key, response.properties[key], limits) for key in keys}
 
     def write(self, key: str, value: Any) -> None:
-        """Write a value to the property with a key."""
+        """Write a value to the property `key`."""
         self.write_all({key: value})
 
     def write_all(self, values: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class LegacyProperties(PropertyAccess):
             self._connection.send(line_1_0_pb2.WritePropertyRequest(properties=packed))
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Return the properties directly below a key."""
+        """Return the properties directly below `key`."""
         return self.list_all([key])
 
     def list_all(self, keys: Iterable[str]) -> Sequence[PropertySpec]:

@@ -1,4 +1,4 @@
-"""Properties (data other than actions and observations), through the properties extension."""
+"""Access to properties (data other than actions and observations) through an extension."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def read(self, key: str) -> Any:
-        """Return the value of a property, as `unpack_tensor` does.
+        """Return the value of a property, in the form that `unpack_tensor` returns.
 
         Raises:
           PropertyNotFoundError: there is no such property; also a KeyError.
@@ -142,7 +142,7 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def write(self, key: str, value: Any) -> None:
-        """Write a value, which is a Tensor or any value that `pack_tensor` accepts.
+        """Write a value to a property: a Tensor or any value that `pack_tensor` accepts.
 
         The world decides when the value takes effect ("Read/Write/List Property" in the protocol
         reference).
@@ -154,14 +154,14 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Return the properties directly below a property, or below the root for an empty key.
+        """Return the properties directly below a property, or below the root if `key` is empty.
 
         Raises:
           As `read`.
         """
 
     def specs(self, key: str = "") -> dict[str, PropertySpec]:
-        """Return the result of `list` as a dictionary by key."""
+        """Return the result of `list` as a dictionary that maps keys to properties."""
         found = {spec.key: spec for spec in self.list(key)}
         self._seen_keys.update(dict.fromkeys(found))
         return found
@@ -219,7 +219,7 @@ def unpack_property(key: str, tensor: dm_env_rpc_pb2.Tensor, limits: Limits | No
 
 
 MAX_PROPERTIES = 1000
-"""The maximum number of properties in a tree; otherwise, a server could list them endlessly."""
+"""The maximum number of properties in a tree, because a server could list them endlessly."""
 
 _FEW = 8
 
@@ -243,7 +243,7 @@ class TreeEntry(NamedTuple):
 
 
 class PropertyTree:
-    """A snapshot of properties made by `PropertyAccess.tree`, which can be shown without requests.
+    """A snapshot of properties, made by `PropertyAccess.tree`, that is shown without requests.
 
     Args:
       list_below: lists the properties directly below a key.
@@ -288,7 +288,7 @@ class PropertyTree:
 
 
 def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
-    """Yield all properties below a key, without recursion, because there can be many levels."""
+    """Yield all properties below a key (not recursively, because there can be many levels)."""
     seen = {key}
     levels = [iter(list_below(key))]
     while levels:
@@ -353,7 +353,7 @@ def _remark(entry: TreeEntry) -> str:
 
 
 class PropertiesExtension(PropertyAccess):
-    """The universal properties of a server and, after a join, the properties of the world.
+    """The properties of the server itself and, after joining a world, those of the world.
 
     Properties are read and written like the values of a mapping::
 
@@ -374,21 +374,21 @@ class PropertiesExtension(PropertyAccess):
         self._connection = connection
 
     def read(self, key: str) -> Any:
-        """Return the value of the property with a key."""
+        """Return the value of the property `key`."""
         request = properties_pb2.PropertyRequest()
         request.read_property.key = key
         value = self._send(request, "read_property", key).value
         return unpack_property(key, value, self._connection.limits)
 
     def write(self, key: str, value: Any) -> None:
-        """Write a value to the property with a key."""
+        """Write a value to the property `key`."""
         request = properties_pb2.PropertyRequest()
         request.write_property.key = key
         request.write_property.value.CopyFrom(packing.as_tensor(value, f"property {key!r}"))
         self._send(request, "write_property", key)
 
     def list(self, key: str = "") -> Sequence[PropertySpec]:
-        """Return the properties directly below a key."""
+        """Return the properties directly below `key`."""
         request = properties_pb2.PropertyRequest()
         request.list_property.key = key
         return [
@@ -421,5 +421,7 @@ class PropertiesExtension(PropertyAccess):
         answered = response.WhichOneof("payload")
         if not is_response or answered != field:
             found = answered if is_response else answer.type_url or "nothing"
-            raise ProtocolError(f"the answer to {field} contains {found or 'no payload'}")
+            raise ProtocolError(
+                f"the answer to {field} is invalid: it contains {found or 'no payload'}"
+            )
         return getattr(response, field)

@@ -1,7 +1,7 @@
 """The process that owns a container; `containers.py` starts it.
 
 This process prints the container's output, exits with the container's exit code, and removes the
-container. On SIGTERM, or when the lifeline of this process is closed, it removes the container
+container. On SIGTERM, or when its lifeline is closed, this process removes the container
 immediately. If this process is killed, its guard removes the container. Docker's automatic removal
 would discard the output and exit code of a short-lived container.
 
@@ -37,7 +37,7 @@ from dm_env_rpc_client.system.children import Guard, Parent, bound_output
 LABEL = "dm-env-rpc-client"
 
 _CREATE_SECONDS = 60.0
-"""The time limit, in seconds, for the daemon to create an abandoned container."""
+"""The time limit, in seconds, for the daemon to create a container that must be removed."""
 _MAP_SECONDS = 2.0
 """The time limit, in seconds, for the daemon to map the port of a running container."""
 _ANSWER_SECONDS = 60.0
@@ -53,7 +53,7 @@ class _EndError(BaseException):
 
 
 class _RefusedError(Exception):
-    """The failure of a `docker` command, with the reason that Docker gave."""
+    """A `docker` command failed; the message is the reason that Docker gave."""
 
 
 def _main(request: dict[str, Any]) -> int:
@@ -148,7 +148,7 @@ def _run(
 
 @contextlib.contextmanager
 def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the container with a `docker` process that relays its output and exit code."""
+    """Start the container; a `docker` process relays its output and exit code."""
     process = subprocess.Popen(docker("start", "--attach", name), stdin=subprocess.DEVNULL)
     try:
         yield process
@@ -158,7 +158,7 @@ def _attached(name: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _archive(path: str) -> bytes:
-    """Return a tar archive with the file at its top level."""
+    """Return a tar archive that contains the file `path` at its top level."""
     contents = io.BytesIO()
     with tarfile.open(fileobj=contents, mode="w") as archive:
         archive.add(path, os.path.basename(path), filter=_readable)
@@ -190,7 +190,7 @@ def _mapped(name: str, inner: str) -> str | None:
             deadline = time.monotonic() + _MAP_SECONDS
         if time.monotonic() > deadline:
             raise _RefusedError(
-                f"the port {inner} of the container has none on this machine; is there a "
+                f"the container's port {inner} is not mapped to a port on this machine; is "
                 "--network among the options?"
             )
         time.sleep(_PAUSE_SECONDS)

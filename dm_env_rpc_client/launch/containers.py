@@ -1,10 +1,9 @@
 """Servers in Docker containers, launched with the `docker` command.
 
-The container is owned by a separate process, `container_process.py`, which creates the container,
-copies its output, and removes it when the container or this process ends for any reason. The
-owning process exists before the container, so killing this process at any moment leaves no
-container behind. If the owning process is killed, its guard (`system.children.Guard`) removes the
-container.
+A separate process, `container_process.py`, owns the container: it creates the container, copies
+its output, and removes it when the container or this process ends for any reason. The owning
+process exists before the container, so killing this process at any moment leaves no container
+behind. If the owning process is killed, its guard (`system.children.Guard`) removes the container.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ REQUEST = "DM_ENV_RPC_CONTAINER"
 """The environment variable that contains the request for `container_process.py`."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""A callback for the progress of a pull: the activity, the finished layers, and the total
-layers."""
+"""A callback that receives the progress of a pull: the activity, the number of finished layers,
+and the total number of layers."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ _STANDALONE_PORT = 50051
 """The default port of the standalone server in a container."""
 
 _STOP_SECONDS = 75.0
-"""The time limit, in seconds, for stopping a container, which the daemon may still be creating."""
+"""The time limit, in seconds, for stopping a container that the daemon may still be creating."""
 
 
 def from_docker(
@@ -103,16 +102,16 @@ def from_docker(
 
     Raises:
       LaunchError: the `docker` command, its daemon or the image is missing; or the container ended,
-        or did not answer in time. The text includes the container's output.
+        or did not answer in time. The message includes the container's output.
       SpecError: an argument has the wrong type or is out of range, the port is neither given nor
-        exposed by the image, an option is reserved, or a text cannot be passed to a program (see
+        exposed by the image, an option is reserved, or a string cannot be passed to a program (see
         `from_process`).
     """
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     connect_options = ConnectOptions(**connecting)
     arguments.text("image", image, expected="the name of an image")
     arguments.names("command", command, expected="a list of arguments")
-    arguments.text("target", target, expected="a text MODULE:NAME", none="None")
+    arguments.text("target", target, expected="a string MODULE:NAME", none="None")
     arguments.text("python", python, expected="the path of an interpreter in the image")
     port = arguments.count("port", port, most=65535, none="None for the one of the image")
     check_process(env)
@@ -122,7 +121,8 @@ def from_docker(
     own = sorted({found[0] for each in options if (found := _OWN_OPTIONS.match(each))})
     if own:
         raise SpecError(
-            f"from_docker sets {', '.join(own)} itself; pass env= for variables, port= for the port"
+            f"from_docker sets {', '.join(own)} itself; use env= for variables and "
+            "port= for the port"
         )
     exposed = _have_image(image, progress)
     if target is not None:
@@ -233,7 +233,7 @@ def _pull(image: str, progress: Progress | None) -> None:
 
 
 def _follow(lines: Iterable[str], progress: Progress | None) -> str:
-    """Report the downloaded layers that Docker prints, and return the last line of the output."""
+    """Report a pull's progress from the `lines` that Docker prints, and return the last line."""
     layers: dict[str, bool] = {}
     line = ""
     for line in lines:
@@ -251,7 +251,8 @@ def _inner_port(image: str, port: int | None, exposed: Sequence[str]) -> int:
     tcp = [int(each.partition("/")[0]) for each in exposed if not each.endswith("/udp")]
     if len(tcp) != 1:
         raise SpecError(
-            f"the image {image} exposes {', '.join(map(str, tcp)) or 'no port'}; say at which port "
-            "its server listens: from_docker(image, port=...), or EXPOSE one in the Dockerfile"
+            f"the image {image} exposes {', '.join(map(str, tcp)) or 'no port'}; say on which "
+            "port its server listens: pass port= to from_docker, or EXPOSE exactly one in the "
+            "Dockerfile"
         )
     return tcp[0]

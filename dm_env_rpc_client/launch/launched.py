@@ -102,7 +102,7 @@ class Launch:
 
     @property
     def exit_code(self) -> int | None:
-        """The server's exit code, negative if a signal ended it, or None if it is running."""
+        """The server's exit code (negative if a signal ended it), or None if it is running."""
         return self._process.poll()
 
     def wait_until_ready(
@@ -159,7 +159,7 @@ class Launch:
             raise self.error(_how_ended(code)) from cause
 
     def end(self) -> LaunchError | None:
-        """Wait up to 2 s for the server to end by itself.
+        """Wait up to 2 s for the server to end on its own.
 
         Returns:
           The reason for its end; None if it is running, or was launched by another process.
@@ -172,7 +172,7 @@ class Launch:
             return None
 
     def error(self, reason: str) -> LaunchError:
-        """Return the error that explains why the server has ended."""
+        """Return a LaunchError for `reason`, with the exit code and output of the server."""
         return LaunchError(reason, self.command, self._process.poll(), self.logs())
 
     def close(self) -> None:
@@ -215,7 +215,9 @@ def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> N
     named = [(repr(text), text) for text in texts if text is not None]
     for name, value in (env or {}).items():
         if name == "" or (isinstance(name, str) and "=" in name):
-            raise SpecError(f"the name of a variable in env cannot be empty or have '=': {name!r}")
+            raise SpecError(
+                f"the name of a variable in env must not be empty or contain '=': {name!r}"
+            )
         named += [(f"the name of a variable {name!r}", name), (f"the value of {name!r}", value)]
     for what, given in named:
         try:

@@ -1,4 +1,4 @@
-"""Free ports for commands that take their port as an argument.
+"""Free ports, reserved for commands that take their port as an argument.
 
 A port is chosen before the server listens on it, so another program may bind it in between. Three
 measures make such a conflict rare and harmless:

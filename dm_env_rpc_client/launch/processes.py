@@ -40,8 +40,8 @@ _OLDEST = (3, 6)
 """The oldest Python version supported by the standalone server."""
 
 _LEAST_SECONDS = 0.05
-"""The minimum time limit, in seconds, for a server to answer if checking its interpreter has used
-up the timeout."""
+"""The minimum time limit, in seconds, for a server to answer, even if the check of its interpreter
+has used up the timeout."""
 
 _WHAT_IT_HAS = """
 import sys
@@ -91,10 +91,10 @@ def from_process(
       The running server.
 
     Raises:
-      LaunchError: the server ended, or did not answer in time; the text includes its output.
+      LaunchError: the server ended, or did not answer in time; the message includes its output.
       SpecError: an argument has the wrong type or is out of range; neither `address` nor the
-        command gives an address; a text contains a NUL byte or cannot be encoded; or the name of a
-        variable is empty or contains "=". Nothing was started.
+        command gives an address; a string contains a NUL byte or cannot be encoded; or the name of
+        a variable is empty or contains "=". Nothing was started.
       Otherwise as `connect`, for invalid arguments.
     """
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
@@ -164,12 +164,14 @@ def from_python(
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     check_process(env, cwd)
     arguments.path("python", python, none="None for the interpreter of this process")
-    arguments.instance("reference", reference, str, "a text MODULE:NAME, such as 'my_envs:Walker'")
+    arguments.instance(
+        "reference", reference, str, "a string MODULE:NAME, such as 'my_envs:Walker'"
+    )
     module, found, name = reference.partition(":")
     if not found or not module or not name or module == "__main__":
         raise SpecError(
-            "an environment in a separate process looks like MODULE:NAME, such as my_envs:Walker "
-            f"(not in __main__, which the process cannot import), got {reference!r}"
+            "an environment in a separate process must be given as MODULE:NAME, such as "
+            f"my_envs:Walker (not in __main__, which the process cannot import), got {reference!r}"
         )
     if thread is not None:
         arguments.one_of("thread", thread, ("main",))
@@ -208,7 +210,7 @@ def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch
 
 def check_process(env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None = None) -> None:
     """Raise SpecError if the variables or the working directory have the wrong type."""
-    expected = "a mapping of names to texts"
+    expected = "a mapping of names to strings"
     arguments.mapping("env", env, expected=expected, none="None for those of this process")
     arguments.path("cwd", cwd, none="None for that of this process")
 
@@ -218,7 +220,7 @@ def _checked_argv(argv: Sequence[str]) -> Sequence[str]:
     expected = "a list of the program and its arguments"
     if isinstance(argv, str):
         raise SpecError(
-            f"argv must be {expected}, got the text {argv!r}; shlex.split makes a list of it"
+            f"argv must be {expected}, got the string {argv!r}; shlex.split turns it into a list"
         )
     arguments.instance("argv", argv, Sequence, expected)
     if not arguments.names("argv", argv, expected=expected):
@@ -233,7 +235,7 @@ def _own_modules() -> dict[str, str]:
 
 
 def server_variables(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a server: `UNBUFFERED`, this process's variables, and more.
+    """Return the environment variables of a server: `UNBUFFERED`, this process's, and `more`.
 
     Args:
       more: variables that extend or override those of this process.
@@ -249,7 +251,7 @@ def other_python(
     timeout: float | None = START_SECONDS,
     thread: str | None = None,
 ) -> list[str]:
-    """Return the command that starts a server in another interpreter, without the final address.
+    """Return the command that starts a server in another interpreter; the address must follow.
 
     Args:
       python: the interpreter.
@@ -261,7 +263,7 @@ def other_python(
 
     Raises:
       LaunchError: it cannot be started, does not answer in time, or is older than Python 3.6.
-      SpecError: a text cannot be passed to a program; see `from_process`.
+      SpecError: a string cannot be passed to a program; see `from_process`.
     """
     check_startable([python, reference, cwd], env)
     named = shlex.join([python, reference])
@@ -280,7 +282,7 @@ def other_python(
 
 
 def _package_server(python: str, thread: str | None) -> list[str]:
-    """Return the command that starts this package's server, without the source and the address."""
+    """Return the command that starts this package's server; source and address must follow."""
     chosen = [] if thread is None else ["--thread", thread]
     return [python, "-m", "dm_env_rpc_client.server", *chosen]
 
@@ -293,14 +295,14 @@ def asked(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
 ) -> tuple[int, str, str]:
-    """Run a command that is expected to end by itself.
+    """Run a command that is expected to end on its own, and return its exit code and output.
 
     It may be a wrapper that starts the interpreter, so a timeout kills its whole process group.
 
     Args:
       command: the program and its arguments.
       named: the name of the command in errors.
-      late: the text for a timeout, with {} for the time.
+      late: the message for a timeout, with {} for the time.
       timeout: time limit, in seconds, for the command to end; None for no limit.
       env: environment variables added to those of this process.
       cwd: the working directory; None for that of this process.
@@ -356,7 +358,7 @@ class _Command:
             return f"localhost:{_PORT}"
         raise SpecError(
             "the command does not say where to listen: use {port} or {socket} in it, such as "
-            f"--port={_PORT}; if it always listens at one place, pass that as address: "
+            f"--port={_PORT}, or pass the server's address if it is always the same; got "
             f"{shlex.join(self.argv)}"
         )
 

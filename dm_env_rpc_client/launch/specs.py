@@ -33,7 +33,7 @@ def launcher_of(
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> Launcher:
-    """Return a function that starts the server in `given`; a function is returned unchanged.
+    """Return a function that starts the server that `given` names, or `given` itself if callable.
 
     Args:
       given: `process:COMMAND` containing `{port}` or `{socket}`, split as in a shell;
@@ -49,7 +49,9 @@ def launcher_of(
       SpecError: the string has none of these forms.
     """
     if python is not None and not (isinstance(given, str) and given.startswith(sources.PYTHON)):
-        raise SpecError(f"python={os.fspath(python)!r} is for python:MODULE:NAME, got {given!r}")
+        raise SpecError(
+            f"python={os.fspath(python)!r} works only with python:MODULE:NAME, got {given!r}"
+        )
     if not isinstance(given, str):
         _check_launches(given)
         return given
@@ -70,7 +72,7 @@ def launcher_of(
     except ValueError as error:
         raise SpecError(f"cannot split the command {rest!r}: {error}") from error
     if not argv:
-        raise SpecError(f"expected {scheme} and what to start, got {given!r}")
+        raise SpecError(f"expected {scheme} followed by what to start, got {given!r}")
     connecting = options.of_launched
     if scheme == sources.PROCESS:
         return functools.partial(from_process, argv, timeout=seconds, **connecting)
@@ -97,7 +99,9 @@ def _check_launches(given: Any) -> None:
     if isinstance(given, type) and not issubclass(given, Launch):
         raise SpecError(
             f"{expected}, got the class {given.__name__}; "
-            f"'python:{given.__module__}:{given.__qualname__}' starts a server of it"
+            f"'python:{given.__module__}:{given.__qualname__}' starts a server for it"
         )
     if not callable(given):
-        raise SpecError(f"{expected}, or is a function that launches one, got {given!r}")
+        raise SpecError(
+            f"{expected}, got {given!r}; a function that launches a server is also accepted"
+        )

@@ -1,4 +1,4 @@
-"""Tools for environments in notebooks, with the widget `explore` and rich displays.
+"""Tools for environments in notebooks: the widget `explore` and rich displays.
 
     %load_ext dm_env_rpc_client.notebook
 

@@ -1,7 +1,7 @@
-"""Controls, which are widgets for setting an action or a property according to its spec.
+"""Controls: widgets that set an action or a property according to its spec.
 
 A spec with a few values is shown as buttons, and a range is shown as sliders. All other values are
-shown as a line of text, with numbers, lists and strings in JSON. A single string has no quotes.
+shown in a text field, as JSON. A single string is shown without quotes.
 """
 
 from __future__ import annotations

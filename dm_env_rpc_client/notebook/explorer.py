@@ -46,7 +46,7 @@ def explore(
     properties: PropertyAccess | None = None,
     rate: float = 5.0,
 ) -> Explorer:
-    """Return a widget that shows and steps an environment, to be the last line of a cell.
+    """Return a widget that shows and steps an environment, for use as the last line of a cell.
 
     The widget shows all observations (images as images, vectors as plots), plots of the rewards
     and the returns, and the properties. The widget has a control for each action, derived from its
@@ -259,7 +259,7 @@ class Explorer(ipywidgets.VBox):
             stepper.step(lambda _: self._chosen(self._keyboard.keys.take()))
 
     def _was_set(self, control: Control) -> None:
-        """Take a step if an action's button was clicked, not if a slider or text was changed."""
+        """Take a step if an action's button was clicked, but not if a slider or text changed."""
         if control.is_move:
             self._press("act")
 

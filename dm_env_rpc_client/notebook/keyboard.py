@@ -18,7 +18,7 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class KeyPad(anywidget.AnyWidget):
-    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` if it has the focus.
+    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` while it has focus.
 
     Keys have the names of the browser's `KeyboardEvent.key`, with letters in lower case.
     """
@@ -29,7 +29,7 @@ class KeyPad(anywidget.AnyWidget):
 
 
 class Keyboard:
-    """The keyboard control, with a box on the page and the effects of its keys.
+    """Keyboard control: a box on the page, and the effects of the keys pressed in it.
 
     Args:
       keys: for each key an action, or some of its values, nested or by flat name; None derives

@@ -13,10 +13,10 @@ from dm_env_rpc_client.tensors.displays.spec_tables import ANY, value_range
 from dm_env_rpc_client.tensors.displays.values import show_value
 
 SIDE, SIDE_OF_MANY = 480, 230
-"""The longer side, in pixels, of an image shown alone on the page and of one of several images."""
+"""The length, in pixels, of an image's longer side: of a single image, and of one of several."""
 
 SHARP_SIDE = 1280
-"""The longer side of a still image file, larger because a screen can have two dots per pixel."""
+"""The longer side of a still image's file: larger, as screens can have two dots per pixel."""
 
 _ROOT = "observation"
 

@@ -171,11 +171,11 @@ class Stepper:
         self._calls.put(_CONTINUE)
 
     def call(self, action: Callable[[], object]) -> None:
-        """Request a call to `action` in the thread. Its exceptions are shown as errors."""
+        """Have the thread call `action`. Its exceptions are shown as errors."""
         self._calls.put(action)
 
     def show_other(self, timestep: dm_env.TimeStep) -> None:
-        """Continue with another running sequence.
+        """Switch to another running sequence.
 
         This method must be called within `call`.
 

@@ -1,4 +1,4 @@
-"""The protocol rules of client and server, implemented without I/O.
+"""The protocol rules for clients and servers, implemented without I/O.
 
 `docs/explanations/states.md` describes the states of a connection.
 """

@@ -46,7 +46,7 @@ LAST."""
 
 ROW_ERRORS = "row_errors"
 """The observation that contains the errors of rows in a step: "", or a JSON object that maps row
-indices to error texts."""
+indices to error messages."""
 
 INFO_ARRAYS = "info_arrays"
 """The observation that contains the concatenated bytes of large info arrays, uint8 [-1]."""
@@ -72,7 +72,7 @@ Specs: TypeAlias = Mapping[str, dm_env_rpc_pb2.TensorSpec]
 """TensorSpecs by flat name."""
 
 ROW_ERROR_BYTES = 4096
-"""The maximum size, in bytes, of a failed row's error text. Longer texts are truncated."""
+"""The maximum size, in bytes, of a failed row's error message. Longer messages are truncated."""
 
 _FIRST_MID_LAST = bytes((0, 1, 2))
 
@@ -180,15 +180,15 @@ def _check_discounts(discounts: Any, kinds: bytes) -> None:
         if kind == _LAST[0] and np.any(is_nan[row]):
             raise ProtocolError(
                 f"observation {DISCOUNT!r}: the step of row {row} is LAST and has the discount "
-                "nan; expected 0 if its sequence has terminated, otherwise another number"
+                "nan; expected 0 if its sequence has terminated, otherwise a nonzero number"
             )
 
 
 def row_errors(text: Any, count: int) -> dict[int, str]:
-    """Return the error texts in the observation `row_errors` by row index.
+    """Return the error messages in the observation `row_errors` by row index.
 
     Parsing stops at the first invalid entry. In contrast, a JSON parser would build everything
-    that a hostile server sends, and would silently keep the last of two texts for one row.
+    that a hostile server sends, and would silently keep the last of two messages for one row.
 
     Args:
       text: the observation.
@@ -206,31 +206,29 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
             key, at = _scanned(text, at, "the key of an entry")
             row = row_index(key, count, f"observation {ROW_ERRORS!r}")
             if row in found:
-                raise _invalid(f"row {row} has two texts")
+                raise _invalid(f"row {row} has two error messages")
             at = _behind(text, at, ":", f"a colon after the key {key!r}")
-            error, at = _scanned(text, at, f"the text of row {row}")
+            error, at = _scanned(text, at, f"the error message of row {row}")
             found[row] = sendable(error, ROW_ERROR_BYTES)
             at = _end_of_space(text, at)
             if text[at : at + 1] == "}":
                 break
-            at = _behind(text, at, ",", f"a comma or the end after the text of row {row}")
+            at = _behind(text, at, ",", f"a comma or the end after the error message of row {row}")
     if _end_of_space(text, at + 1) != len(text):
-        raise _invalid(
-            f"expected the end of the text after the object, got more text at character {at + 1}"
-        )
+        raise _invalid(f"expected nothing after the object, got more text at character {at + 1}")
     return found
 
 
 def row_error(error: BaseException) -> str:
-    """Return the error text of a failed row."""
+    """Return the error message of a failed row."""
     return sendable(described(error), ROW_ERROR_BYTES)
 
 
 def row_errors_text(failures: Mapping[int, BaseException | str]) -> str:
-    """Return the observation `row_errors`: "", or a JSON object from row indices to error texts.
+    """Return the observation `row_errors`: "", or a JSON object of error messages by row.
 
     Args:
-      failures: the exceptions raised by rows, or their texts.
+      failures: the exceptions raised by rows, or their messages.
     """
     if not failures:
         return ""
@@ -285,6 +283,6 @@ def row_index(key: Any, count: int, where: str) -> int:
 
 def _invalid(what: str) -> ProtocolError:
     return ProtocolError(
-        f"observation {ROW_ERRORS!r}: {what}; expected the JSON of texts by row, such as "
+        f"observation {ROW_ERRORS!r}: {what}; expected a JSON object of messages by row, such as "
         '{"3": "OSError: ..."}'
     )

@@ -2,7 +2,7 @@
 
 The table at the top of this module is derived from the protobuf descriptors. The type of a request
 determines its field in the envelope. The answer must set the field of the same name, or `error`
-(see the introduction of the protocol overview).
+(see the introduction to the protocol overview).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def encode_request(request: Request, limits: Limits = DEFAULT) -> EncodedRequest
     field = _FIELD_BY_TYPE.get(request.DESCRIPTOR.full_name)
     if field is None:
         raise SpecError(
-            f"{request.DESCRIPTOR.full_name} is not a request of dm_env_rpc; pack your own "
+            f"{request.DESCRIPTOR.full_name} is not a dm_env_rpc request; pack your own "
             "messages into a google.protobuf.Any to send them as extensions"
         )
     envelope = _ENVELOPES_BY_FIELD[field][0]()
@@ -169,7 +169,7 @@ def answer_field(payload: protobuf_message.Message) -> str:
             payload.DESCRIPTOR.full_name
         ):
             return str(field.name)
-    raise SpecError(f"{payload.DESCRIPTOR.full_name} is not a response of dm_env_rpc")
+    raise SpecError(f"{payload.DESCRIPTOR.full_name} is not a dm_env_rpc response")
 
 
 def over_limit(field: str, message: Buffer, cause: SpecError) -> ProtocolError:

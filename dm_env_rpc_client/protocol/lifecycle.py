@@ -2,8 +2,8 @@
 
 A connection is either joined to a world or not. A joined connection is either in a sequence
 (RUNNING) or between two sequences. If the table lists several next states for a request, the
-environment chooses one of them (see "States" in the protocol overview, and StepRequest,
-ResetRequest and ResetWorldRequest in the reference).
+environment chooses one of them. See "States" in the protocol overview, and StepRequest,
+ResetRequest and ResetWorldRequest in the reference.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ TRANSITIONS[State.NOT_JOINED, "reset_world"] = frozenset({State.NOT_JOINED})
 
 
 def next_states(state: State, request: str) -> frozenset[State]:
-    """Return the possible states after `request`, or no states if it is not allowed."""
+    """Return the possible states after `request`, or an empty set if it is not allowed."""
     return TRANSITIONS.get((state, request), frozenset())
 
 

@@ -1,7 +1,7 @@
-"""A hook for the requests that are sent by clients and received by servers in this process.
+"""A hook that is called for each request sent or answered by this process.
 
-The hook is looked up when a connection or a server's stream is opened, not in each step. Without a
-hook, connections and streams use the same classes as if this module did not exist.
+The hook is looked up when a connection or a server's stream is opened, not at each step. Without a
+hook, connections and streams use the same classes as they would without this module.
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ _has_failed = False
 
 
 def observe_requests(hook: RequestHook | None) -> None:
-    """Call a function for each request on connections and streams that are opened after this call.
+    """Set a function to be called for each request on connections and streams opened from now on.
 
     The function is called by the thread that has read the answer or is about to send it, and
     delays this thread. Several threads can call the function at once. Exceptions in the function
-    are logged, the first one as a warning, and fail no request. In a forked child, requests of the
-    parent's connections are not reported. The guide is `docs/how-to/metrics-and-traces.md`.
+    are logged, the first one as a warning, and do not fail the request. In a forked child,
+    requests of the parent's connections are not reported. The guide is
+    `docs/how-to/metrics-and-traces.md`.
 
     Args:
       hook: the function; None for no further calls. A process has only one hook.
@@ -76,7 +77,7 @@ def observe_requests(hook: RequestHook | None) -> None:
     global _hook
     if hook is not None and not callable(hook):
         raise TypeError(
-            f"hook must be a function that accepts an ObservedRequest, or None, got {hook!r}"
+            f"hook must be None or a function that accepts an ObservedRequest, got {hook!r}"
         )
     _hook = hook
 
@@ -87,7 +88,7 @@ def installed_hook() -> RequestHook | None:
 
 
 def tell(hook: RequestHook, request: ObservedRequest) -> None:
-    """Call a hook, and log its exceptions."""
+    """Call `hook` with `request`, and log any exception that it raises."""
     global _has_failed
     try:
         hook(request)
@@ -97,7 +98,7 @@ def tell(hook: RequestHook, request: ObservedRequest) -> None:
 
 
 def pipeline_to(address: str) -> Pipeline:
-    """Return the pipeline for a new connection to the server at an address."""
+    """Return a pipeline for a new connection to the server at `address`."""
     hook = _hook
     return Pipeline(address) if hook is None else ObservedPipeline(address, hook)
 

@@ -1,9 +1,9 @@
-"""The pending requests of one stream, and the matching of answers to these requests.
+"""A pipeline that holds the pending requests of one stream and matches answers to them.
 
-Answers carry no ID. The n-th answer responds to the n-th request, and only this order relates them
-(see "Streaming" in the protocol overview), so a pipeline is a single FIFO. As soon as the order is
-uncertain, the pipeline is poisoned: every pending and every later request fails, with the first
-cause chained to its error. An error Status is an ordinary answer and fails only its own request.
+Answers carry no ID and are matched by order alone: the n-th answer responds to the n-th request
+(see "Streaming" in the protocol overview). A pipeline is therefore a single FIFO queue. Once the
+order is uncertain, the pipeline is poisoned: all pending and later requests fail, with errors
+chained to the first cause. An error Status is an ordinary answer and fails only its own request.
 
 This module performs no I/O and uses no locks. Its callers (`client/connection.py`,
 `client/async_pipeline.py`) write requests in the order in which they push them, pass answers to
@@ -40,7 +40,7 @@ other request is pending."""
 
 
 class Pending:
-    """A pending request, and later its outcome.
+    """A request and, once it has finished, its outcome.
 
     Args:
       encoded: the request.
@@ -91,7 +91,7 @@ class Pending:
         deadline: float | None = None,
         limits: Limits | None = None,
     ) -> Pending:
-        """Create a pending request that updates `lifecycle` and limits its answer to `limits`."""
+        """Create a pending request whose answer updates `lifecycle` and must respect `limits`."""
         if isinstance(request, envelopes.EncodedRequest):
             return cls(request, interpret, deadline, lifecycle)
         encoded = envelopes.encode_request(request, limits or DEFAULT)
@@ -99,7 +99,7 @@ class Pending:
 
     @classmethod
     def failed(cls, encoded: envelopes.EncodedRequest, error: BaseException) -> Pending:
-        """Create an already finished request for an error that occurred before sending."""
+        """Create a finished request that failed with `error` before it could be sent."""
         pending = cls(encoded)
         pending.finish(None, error)
         return pending
@@ -117,7 +117,7 @@ class Pending:
         return None if self.outcome is None else self.outcome[1]
 
     def wake(self) -> None:
-        """Call the functions that wait for the outcome."""
+        """Call each function in `waiters` once, and remove it."""
         while self.waiters:
             try:
                 waiter = self.waiters.pop()
@@ -135,7 +135,7 @@ class Pending:
 
 
 class Pipeline:
-    """The FIFO of pending requests of one stream.
+    """A FIFO queue of the pending requests of one stream.
 
     Args:
       address: the name of the server in error messages.
@@ -170,16 +170,16 @@ class Pipeline:
 
     @property
     def oldest(self) -> Pending | None:
-        """The request that the next answer responds to, or None if no request is pending."""
+        """The request to be answered next, or None if no request is pending."""
         return self.fifo[0] if self.fifo else None
 
     def check_usable(self) -> None:
-        """Raise an error, with the first cause chained to it, if the pipeline is poisoned."""
+        """Raise an error chained to the first cause if the pipeline is poisoned."""
         if self.poisoned_by is not None:
             raise self._consequence() from self.poisoned_by
 
     def push(self, pendings: Iterable[Pending]) -> list[bytes]:
-        """Add requests as long as they fit within the limits.
+        """Add requests until one does not fit within the limits.
 
         Returns:
           The messages of the added requests, to be written now.
@@ -268,11 +268,11 @@ class Pipeline:
         return pending
 
     def poison(self, cause: BaseException) -> list[Pending]:
-        """Make the pipeline permanently unusable, and keep only the first cause.
+        """Make the pipeline permanently unusable, and record the cause if it is the first.
 
         Returns:
           The requests whose waiters the caller must wake: `answered`, in case an interrupt has
-          prevented that, and all pending requests, which have failed now.
+          prevented that, and all pending requests, which have now failed.
         """
         if self.poisoned_by is None:
             self.poisoned_by = cause
@@ -290,7 +290,7 @@ class Pipeline:
             pending.finish(None, error)
 
     def is_interrupted(self, error: BaseException, pendings: Iterable[Pending] | None) -> bool:
-        """Whether an error ended the wait for a sent request without being the request's outcome.
+        """Whether an error interrupted the wait for a sent request but is not its outcome.
 
         The error was raised by a signal handler, or the coroutine was cancelled. The answer is
         lost even if it has arrived, and the next step would silently skip it. Therefore the caller

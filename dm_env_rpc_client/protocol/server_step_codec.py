@@ -1,10 +1,10 @@
-"""Encoding and decoding of one agent's steps on the server, the mirror image of `step_codec`.
+"""The server's encoder and decoder for one agent's steps, the counterpart of `step_codec`.
 
 A StepRequest in the usual layout is read without creating protobuf messages. A StepResponse is
-joined from constant parts, derived from the specs, and from the memory of the arrays, which is
-copied only once. Requests often repeat, because most agents act with a few integers and always
-request the same observations. Therefore requests that contain only scalars are cached by their
-bytes.
+assembled from constant parts, which are derived from the specs, and the memory of the arrays,
+which is copied only once. Requests often repeat, because most agents act with a few integers and
+always request the same observations. Therefore requests that contain only scalars are cached, with
+their bytes as the keys.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Form:
 
         Args:
           writers: the writers of the observations.
-          values: the observations. All answers of one layout have the same texts.
+          values: the observations. All answers of one layout have the same strings.
           parts: the parts of the answer.
         """
         fields: list[tuple[Callable[[Any], Any], bytes, bytes]] = []
@@ -201,7 +201,7 @@ class ServerStepCodec:
         return b"".join(parts)
 
     def _may_know(self, key: tuple[Any, ...], observations: Mapping[str, Any]) -> bool:
-        """Whether the layout of an answer with these strings can be cached."""
+        """Whether the layout of an answer with these `observations` can be cached under `key`."""
         texts = [observations[name] for name in self._texts if name in observations]
         is_short = all(type(text) is str and len(text) <= _MAX_KNOWN_TEXT for text in texts)
         return is_short and key not in self._forms

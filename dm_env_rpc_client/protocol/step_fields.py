@@ -1,4 +1,4 @@
-"""Reading and writing of the actions and observations in serialized step messages.
+"""Readers and writers for the actions and observations in serialized step messages.
 
 Both ends use this module: a client writes actions and reads observations, and a server reads
 actions and writes observations. Everything that depends only on a field's spec is computed when
@@ -56,7 +56,7 @@ MISSING = _Missing()
 
 
 class EntryWriter:
-    """An encoder of one field's entry in the tensor map of a message.
+    """An encoder for one field's entry in the tensor map of a message.
 
     Args:
       field: the action or observation.
@@ -91,7 +91,7 @@ class EntryWriter:
 
     @property
     def around(self) -> tuple[bytes, bytes] | None:
-        """The constant bytes before and after elements of constant size."""
+        """The constant bytes before and after elements of a fixed size; None for other fields."""
         return self._around
 
     def elements(self, value: Any) -> Any:
@@ -121,7 +121,7 @@ class EntryWriter:
         return field.shape == () and field.codec.dtype.kind in "iu"
 
     def write(self, value: Any) -> tuple[Buffer, ...]:
-        """Return the parts of the entry. A large array is included without being copied.
+        """Return the parts of the entry for a value. A large array is included without a copy.
 
         Raises:
           SpecError: the value does not conform to the spec.
@@ -186,7 +186,7 @@ def as_integer(value: Any) -> int | None:
 
 
 class FieldReaders:
-    """The readers of the tensors in a set of fields.
+    """The tensor readers for a set of fields.
 
     Args:
       fields: the actions or observations.
@@ -220,7 +220,7 @@ class FieldReaders:
         }
 
     def begin(self, message: Buffer) -> None:
-        """Begin a message in which strings, submessages and variable shapes share a memory budget.
+        """Create the memory budget shared by a message's strings, submessages and variable shapes.
 
         Raises:
           SpecError: these parts would take too much memory.
@@ -237,7 +237,7 @@ class FieldReaders:
         return _varint_reader(field) if is_bounded else self._generic_reader(field)
 
     def _generic_reader(self, field: TensorField) -> Reader:
-        """Return a reader for strings, messages, variable shapes, or integers above the limit."""
+        """Return a reader for strings, messages, variable shapes, or integers over the limit."""
 
         def read(message: Buffer, start: int, end: int) -> Any:
             try:
@@ -293,7 +293,7 @@ def _is_varint(field: TensorField) -> bool:
 
 
 def elements_in(field: TensorField, end: int) -> tuple[int, int]:
-    """Return the position of a block's elements in a message whose Tensor ends at `end`.
+    """Return the position and size of a Tensor's elements, given where the Tensor ends.
 
     Args:
       field: a field of a fixed shape, whose elements are stored as in memory.
@@ -307,7 +307,7 @@ def elements_in(field: TensorField, end: int) -> tuple[int, int]:
 
 
 def _block_reader(field: TensorField) -> Reader:
-    """Return a reader for tensors of a fixed shape, with elements encoded as in memory."""
+    """Return a reader for fixed-shape tensors whose elements are encoded as they are in memory."""
     codec, shape = field.codec, field.shape
     size = _product(shape) * codec.dtype.itemsize
     elements = b"\x0a" + varint(size) if size else b""
@@ -328,7 +328,7 @@ def _block_reader(field: TensorField) -> Reader:
 
 
 def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
-    """Return a function that reads the elements of a block at an offset in a message."""
+    """Return a function that reads a block of elements at a given offset in a message."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     size = count * codec.dtype.itemsize
@@ -357,7 +357,7 @@ def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
 
 
 def _varint_reader(field: TensorField) -> Reader:
-    """Return a reader for tensors of a fixed shape, with integers encoded as varints."""
+    """Return a reader for fixed-shape tensors whose integers are encoded as varints."""
     codec, shape = field.codec, field.shape
     count = _product(shape)
     tag = codec.tag[0]
@@ -404,7 +404,7 @@ def _encode_shape(shape: Sequence[int]) -> bytes:
 
 
 def memory_of(field: TensorField) -> int:
-    """Return the approximate size of a value in bytes."""
+    """Return the approximate size, in bytes, of a value of `field`."""
     return _product([max(length, 1) for length in field.shape]) * field.codec.dtype.itemsize
 
 

@@ -1,4 +1,4 @@
-"""Decoding of answers that differ only in their element values, with a single `struct.unpack`.
+"""A decoder that uses one `struct.unpack` for answers that differ only in element values.
 
 A server's answers to one agent's steps have the same fields in the same order. Unless the answers
 contain changing strings, large integers or variable shapes, each element is always in the same
@@ -7,8 +7,8 @@ elements are stored and compared with later answers of that size. Decoding a rew
 an observation takes 2.9 us instead of 6.2 us if the observation has one element, and 2.8 us
 instead of 6.9 us if the observation is an image.
 
-For most answers, the comparison already proves the answer valid, so its elements are read only on
-demand (`UnreadStep`) or together with many other answers (`timesteps.py`).
+For most answers, the comparison already proves that the answer is valid. Its elements are then
+read only on demand (`UnreadStep`) or together with those of many other answers (`timesteps.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_TEXT = 1 << 10
 
 _FORMATS = {"float32": "f", "float64": "d", "uint8": "B", "int8": "b"}
 """The `struct` formats of scalars whose encoding is the same as their representation in memory.
-Bools are excluded because their values need a check."""
+Bools are excluded because their values must be checked."""
 
 
 class StepAnswer(NamedTuple):
@@ -39,8 +39,8 @@ class StepAnswer(NamedTuple):
     """The EnvironmentStateType in the answer."""
 
     observations: dict[str, Any]
-    """The requested observations by flat name: arrays, scalars and strings, as
-    `SpecManager.unpack` returns them."""
+    """The requested observations by flat name, as arrays, scalars and strings like those that
+    `SpecManager.unpack` returns."""
 
 
 class UnreadStep:
@@ -87,7 +87,7 @@ class FoundEntry(NamedTuple):
 
 
 class _Hole(NamedTuple):
-    """A range of bytes where answers of one layout can differ."""
+    """A range of bytes in which answers with the same layout can differ."""
 
     offset: int
     size: int
@@ -153,7 +153,7 @@ class StepLayout:
         )
 
     def _holes_of(self, entry: FoundEntry) -> list[_Hole]:
-        """Record how to read an observation, and return the byte ranges where it can differ."""
+        """Record how to read an observation, and return the byte ranges in which it can differ."""
         field, start, end = entry.field, entry.start, entry.end
         codec = field.codec
         if _is_string(entry):
@@ -204,7 +204,7 @@ class StepLayout:
         )
 
     def take(self, message: Buffer) -> UnreadStep | StepAnswer | None:
-        """Match an answer of the layout's size with the layout.
+        """Match an answer that has the layout's size against the layout.
 
         Returns:
           The answer, unread if nothing can be wrong with it; None if it differs from the first one

@@ -1,9 +1,9 @@
-"""Creation of dm_env TimeSteps from the state and the observations of a StepResponse.
+"""dm_env TimeSteps, created from the states and observations of StepResponses.
 
-The MID steps of several environments are read together, as `MidSteps`, because a TimeStep for each
-environment would only be split again to stack the arrays. Without these TimeSteps, stepping 16
-environments with a scalar observation on one server took 89 % of the time and 82 % of the client's
-processor time that it takes with them (measured in alternating runs).
+The MID steps of several environments are read together, as `MidSteps`, because separate TimeSteps
+would only be taken apart again to stack their arrays. Without these TimeSteps, stepping 16
+environments with a scalar observation on one server took 89 % of the time that it takes with them,
+and 82 % of the client's processor time (measured in alternating runs).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ uint8 arrays of shape 84x84x4, compared with 1.9 us for NumPy's assignment."""
 
 
 class MidSteps:
-    """One MID step for each of several environments, whose answers share one layout.
+    """Several environments' MID steps, one for each, whose answers share one layout.
 
     Args:
       steps: the answers, at least one.
@@ -104,7 +104,7 @@ DISCOUNT = "discount"
 """The name of the observation that contains the discount."""
 
 ACTION, OBSERVATION = "action", "observation"
-"""The names under which servers built with this package send an array that is not in a mapping."""
+"""The names that servers built with this package give to an array that is not in a mapping."""
 
 _UNREAD_BYTES = 1 << 16
 """The maximum total size of unread answers, in bytes. Beyond this size, the answers are read and
@@ -170,7 +170,7 @@ class Stack:
         return self._reward.is_allocated and self._discount.is_allocated
 
     def filled(self, steps: Iterable[dm_env.TimeStep | UnreadStep]) -> dm_env.TimeStep:
-        """Return the stacked TimeStep of all steps; see `stack`."""
+        """Stack `steps` and return the resulting TimeStep; see `stack`."""
         for index, step in enumerate(steps):
             try:
                 if isinstance(step, UnreadStep):
@@ -233,7 +233,7 @@ class _Column:
         return self._arrays is not None
 
     def put(self, index: int, value: Any) -> None:
-        """Copy the field of step `index`. Steps without a copied field keep the stand-in."""
+        """Store `value` for step `index`. Steps without a stored value keep the stand-in."""
         if self._leaf_type is type(value):
             self._put_leaf(index, 0, value)
             return
@@ -257,7 +257,7 @@ class _Column:
         array[index] = element if element.ndim else element[()]
 
     def stacked(self) -> Any:
-        """Return the structure of a single step, but with leaves of shape [T, ...]."""
+        """Return the stacked field: the structure of one step, with leaves of shape [T, ...]."""
         if self._arrays is None:
             return np.full(self._length, self._stand_in, np.float64)
         return tree.unflatten_as(self._structure, self._arrays)

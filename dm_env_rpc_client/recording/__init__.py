@@ -1,6 +1,6 @@
-"""Recordings of connections, as timestamped requests and answers in one MCAP file.
+"""Recordings of connections: timestamped requests and answers in one MCAP file.
 
-Recording requires the extra `record`. See the guide `docs/how-to/record-and-replay.md`.
+Recording requires the `record` extra. See the guide `docs/how-to/record-and-replay.md`.
 """
 
 # Read `mcap_file.py` first, which writes the file, then `recorder.py`, which queues messages for it

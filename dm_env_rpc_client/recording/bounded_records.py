@@ -1,11 +1,11 @@
-"""The records of an MCAP file, read without trusting their stated sizes.
+"""A reader of MCAP records that does not trust their stated sizes.
 
-`mcap.records` parses records. The readers of `mcap` allocate whatever size a length or the
-compressed data claim, and accept a truncated record as complete. This module compares every size
-with the available bytes and the limits before allocating memory. The length in a record must agree
-with the length of its fields, even in a truncated record, so that a changed length is not mistaken
-for truncation. This module parses the messages in chunks itself, because `mcap` takes several
-microseconds per message.
+`mcap.records` parses records. The readers in `mcap` allocate any size that a length field or the
+compressed data state, and they accept a truncated record as complete. This module compares every
+size with the available bytes and the limits before allocating memory. The stated length of a
+record must match that of its fields, even if the record is truncated, so a corrupted length is not
+mistaken for truncation. This module parses the messages in chunks itself, because `mcap` takes
+several microseconds per message.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _RECORDS = 1 << 18
 """The maximum number of records in a small file. Larger files may contain more records."""
 
 _RECORD_BYTES = 2
-"""The number of bytes by which a file must be larger to be allowed one more record. An empty
-message takes at least 5 bytes (5.3 with zstd at level 19), because its number and time differ from
-those of other messages."""
+"""The number of bytes that a file must have for each additional record. An empty message takes at
+least 5 bytes (5.3 with zstd at level 19), because its number and time differ from those of other
+messages."""
 
 _HELD = 4
-"""The memory limit for the TimeSteps of a file, as a multiple of its size (at least one chunk)."""
+"""The memory limit for a file's TimeSteps, as a multiple of its size. The limit is never less than
+`Limits.chunk_bytes`."""
 
 
 class Damage(Exception):  # noqa: N818 - the text of a RecordingError, which the reader raises.
@@ -82,17 +83,17 @@ class FileBudget:
             )
 
     def hold(self, size: int) -> None:
-        """Charge for memory retained during the read, or raise RecordingError if over budget."""
+        """Charge retained memory to the budget, or raise RecordingError if it is used up."""
         self._left -= size
         if self._left < 0:
             raise self._error(
                 f"its retained contents take more than {self._most_held} bytes; read the "
-                "episodes one by one, or allow more",
+                "episodes one by one, or raise the limit",
                 "chunk",
             )
 
     def release(self, size: int) -> None:
-        """Return a charged amount of memory to the budget."""
+        """Return `size` bytes, charged earlier by `hold`, to the budget."""
         self._left += size
 
     def _error(self, text: str, kind: str) -> RecordingError:
@@ -126,13 +127,13 @@ class _Source(ReadDataStream):
         return data
 
     def skip(self, length: int) -> None:
-        """Read and drop bytes block by block."""
+        """Read and discard `length` bytes, block by block."""
         for left in range(length, 0, -_BLOCK):
             self.read(min(left, _BLOCK))
 
 
 class IndexSize(NamedTuple):
-    """The number of messages of a channel, according to the index of a chunk.
+    """The number of messages in a channel, according to the index of a chunk.
 
     Replaces `records.MessageIndex`, which takes eight times the memory of its record.
     """
@@ -171,7 +172,7 @@ _MOST_BYTES: Mapping[int, int] = {Opcode.CHANNEL: 1 << 16, Opcode.STATISTICS: 1 
 
 
 def _parsed(source: _Source, opcode: int, length: int) -> Any:
-    """Return a record of a given length.
+    """Read a record of a given length.
 
     Raises:
       Damage: the fields have another length, or the record is too large for its kind.
@@ -185,14 +186,14 @@ def _parsed(source: _Source, opcode: int, length: int) -> Any:
     try:
         record = kind.read(source, *([length] if kind is records.Message else []))
     except UnicodeDecodeError as error:
-        raise Damage(f"a text is not UTF-8: {error}") from error
+        raise Damage(f"a string is not valid UTF-8: {error}") from error
     if source.count - begin != length:
-        raise Damage(f"a record of {length} bytes has fields of {source.count - begin} bytes")
+        raise Damage(f"a record of {length} bytes has {source.count - begin} bytes of fields")
     return record
 
 
 class RecordFile:
-    """The records of a file that are outside chunks and that readers need.
+    """The records outside the chunks of a file, except for those that readers do not need.
 
     Args:
       file: the file, positioned after its magic bytes.
@@ -257,11 +258,11 @@ class RecordFile:
                 return None
 
     def begin_summary(self) -> None:
-        """Restart the checksum so that it covers only what follows the last record."""
+        """Restart the checksum so that it covers only the bytes after the last record."""
         self._source.checksum_so_far = 0
 
     def ends(self) -> bool:
-        """Return whether only the magic bytes follow, or False if the magic bytes are cut off.
+        """Return True if exactly the magic bytes follow, or False if they are cut off.
 
         Raises:
           Damage: other bytes follow.
@@ -269,7 +270,7 @@ class RecordFile:
         self._source.end = self._size
         found = self._source.read(min(self._size - self._source.count, len(MCAP0_MAGIC) + 1))
         if found != MCAP0_MAGIC and (self.has_end or not MCAP0_MAGIC.startswith(found)):
-            raise Damage("the file does not end as an MCAP file must")
+            raise Damage("the footer is not followed by exactly the MCAP magic bytes")
         return found == MCAP0_MAGIC
 
 
@@ -294,7 +295,7 @@ def records_of_chunk(chunk: records.Chunk, budget: FileBudget) -> Iterator[InChu
         begin = place + (MESSAGE.size if opcode == _OF_MESSAGE else PREFIX.size)
         end = place + PREFIX.size + length
         if not begin <= end <= len(view):
-            raise Damage(f"a record in a chunk has {length} bytes")
+            raise Damage(f"a record in a chunk has an invalid length of {length} bytes")
         found: InChunk | None = None
         if opcode == _OF_MESSAGE:
             budget.check("message", end - begin)
@@ -318,7 +319,7 @@ def _decompressed(chunk: records.Chunk, budget: FileBudget) -> bytes:
     budget.check("chunk", size)
     decompress = _DECOMPRESSIONS.get(chunk.compression)
     if decompress is None:
-        raise Damage(f"a chunk has the unsupported compression {chunk.compression[:8]!r}")
+        raise Damage(f"a chunk uses the unsupported compression {chunk.compression[:8]!r}")
     try:
         found = decompress(chunk.data, size)
     except (zstandard.ZstdError, RuntimeError, ValueError) as error:

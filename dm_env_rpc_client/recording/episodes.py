@@ -33,7 +33,7 @@ _SPEC_BYTES = 3000
 
 @dataclasses.dataclass
 class Episode:
-    """A sequence of one agent, or of one row of a batched world.
+    """A sequence of steps by one agent, or in one row of a batched world.
 
     Its length is the number of its TimeSteps, including the first.
 
@@ -78,7 +78,7 @@ class Episode:
 
     @property
     def timesteps(self) -> dm_env.TimeStep:
-        """The TimeSteps, stacked along time; see `protocol.timesteps.stack`.
+        """The TimeSteps, stacked along a time axis; see `protocol.timesteps.stack`.
 
         Observations are nested, as in an environment returned by `make`.
 
@@ -94,7 +94,7 @@ class Episode:
 
     @property
     def actions(self) -> dict[str, Any]:
-        """The actions, stacked along time and nested, with one action fewer than TimeSteps.
+        """The nested actions, stacked along a time axis; there is one fewer than TimeSteps.
 
         Raises:
           SpecError: only some steps have an action, or the length of an action changes.
@@ -241,7 +241,7 @@ def all_episodes(scan: Scan) -> Iterator[Episode]:
 
 
 class _Begun(NamedTuple):
-    """A row's LAST observation, which may already belong to the next sequence."""
+    """A row's LAST observation, which may also be the first one of the next sequence."""
 
     observation: Mapping[str, Any]
     nanoseconds: int
@@ -275,7 +275,7 @@ class _Agent:
         return list(self._running.values())
 
     def take(self, entry: Entry) -> Sequence[Episode]:
-        """Process a message, and return the episodes that the message ends."""
+        """Process a message, and return the episodes that it ends."""
         if entry.is_request:
             self._budget.hold(_REQUEST_BYTES + len(entry.message))
             self._requests.append(entry.message)
@@ -311,14 +311,14 @@ class _Agent:
         return ended
 
     def _leave(self) -> list[Episode]:
-        """Mark the world as left or reset, and return the episodes that end."""
+        """Mark the world as left or reset, and return the episodes that this ends."""
         if self._rows is not None:
             self._rows.forget()
         self._release(*self._begun)
         return self._end()
 
     def _set_specs(self, found: Any) -> list[Episode]:
-        """Adopt an ActionObservationSpecs or None, and return the episodes ended by a change."""
+        """Adopt the specs `found` (may be None), and return the episodes that a change ends."""
         if found is not None and found == self._found:
             return []
         ended = self._leave()
@@ -335,7 +335,7 @@ class _Agent:
         return ended
 
     def _step(self, request: Any, answer: Any, entry: Entry) -> list[Episode]:
-        """Process a StepRequest and its StepResponse, and return the episodes that end."""
+        """Process a StepRequest and its StepResponse, and return the episodes that they end."""
         state = self._lifecycle.state
         step_type = lifecycle.step_type(self._lifecycle.previous, state)
         is_first = step_type is dm_env.StepType.FIRST
@@ -364,7 +364,7 @@ class _Agent:
         return ended if state is State.RUNNING else [*ended, *self._end()]
 
     def _add(self, step: RowStep, of: Specs, nanoseconds: int) -> list[Episode]:
-        """Add a step to the episode of its row, and return the episodes that end."""
+        """Add a step to its row's episode, and return the episodes that the step ends."""
         row, timestep = step.row, step.timestep
         ended: list[Episode] = []
         if timestep.first():
@@ -375,8 +375,8 @@ class _Agent:
             begun = self._begun.get(row)
             if begun is None:
                 raise ProtocolError(
-                    f"the step of row {row} is {timestep.step_type.name}, but its sequence never "
-                    "began"
+                    f"the step of row {row} is {timestep.step_type.name}, but the row's sequence "
+                    "never began"
                 )
             first = {name: copied(value) for name, value in begun.observation.items()}
             self._begin(row, of)

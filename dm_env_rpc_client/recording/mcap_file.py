@@ -1,12 +1,12 @@
-"""The writer of a recording file, which is an MCAP file with the schemas of the protocol.
+"""The writer of a recording file, which is an MCAP file with the protocol's schemas.
 
-`mcap.records` writes the records. This module itself packs messages and their indexes, which make
-up most of a file. `mcap.writer` takes 4 microseconds of interpreter time per message, during which
-steps wait, whereas this module takes 0.7.
+`mcap.records` writes the records. Only messages and their indexes, which make up most of a file,
+are packed by this module itself. `mcap.writer` takes 4 microseconds of interpreter time per
+message, during which steps wait, whereas this module takes 0.7.
 
-Each chunk is written at once, and written bytes never change. After the process is killed, the
-file is therefore readable up to its last complete chunk. The end of the file, with the index, is
-written once no connection is being recorded. A later connection truncates the end of the file,
+Each chunk is written as soon as it ends, and written bytes never change. If the process is killed,
+the file is therefore readable up to its last complete chunk. The end of the file, with the index,
+is written once no connection is being recorded. A later connection removes this end again,
 provided that the path still refers to the finished file. A renamed, replaced or changed file may
 belong to another program and is left alone. The checksums at the end of the file cover everything
 outside chunks: DataEnd covers the data, and the footer covers the summary.
@@ -41,13 +41,13 @@ PROFILE = "dm_env_rpc"
 """The profile in the header of a recording."""
 
 REQUESTS, ANSWERS = "requests", "answers"
-"""The prefix of channel names, such as "/connection-1/requests" and "/connection-1/answers"."""
+"""The last part of channel names such as "/connection-1/requests" and "/connection-1/answers"."""
 
 ENVELOPES: Mapping[str, type[Message]] = {
     REQUESTS: EnvironmentRequest,
     ANSWERS: EnvironmentResponse,
 }
-"""The message type of each direction, in the order of the schemas."""
+"""The message type for each direction, in the order of the schemas."""
 
 COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
     "zstd": zstandard.compress,
@@ -66,7 +66,7 @@ PREFIX = struct.Struct("<BQ")
 """The prefix of a record: opcode and length ("Records" in the MCAP specification)."""
 
 MESSAGE = struct.Struct("<BQHIQQ")
-"""The prefix of a Message record and its fields before the contents."""
+"""The prefix of a Message record, and the fields that precede its contents."""
 
 MESSAGE_FIELDS = MESSAGE.size - PREFIX.size
 
@@ -76,7 +76,7 @@ _INDEX_FIELDS = _INDEX.size - PREFIX.size
 
 
 class Container:
-    """The writer of a new recording, which only one thread at a time may use.
+    """A writer for a new recording; only one thread at a time may use it.
 
     Args:
       path: the path of the file, which must not exist.
@@ -124,7 +124,7 @@ class Container:
             self.output.write(MCAP0_MAGIC + built(header) + self._definitions)
         except FileExistsError as error:
             raise RecordingError(
-                f"cannot record to {path}: the file exists and is not overwritten; "
+                f"cannot record to {path}: the file exists and will not be overwritten; "
                 "remove it or choose another name"
             ) from error
         except OSError as error:
@@ -234,7 +234,7 @@ class Container:
 
 
 class _Output:
-    """The file, unbuffered because a forked child could write buffered data a second time.
+    """An unbuffered output file: a forked child could write buffered data a second time.
 
     Args:
       path: the path of the file, which must not exist.
@@ -262,7 +262,7 @@ class _Output:
         self.checksum = zlib.crc32(data, self.checksum)
 
     def finish(self, end: bytes) -> None:
-        """Write the end of the file, which `reopen` truncates, and close the file."""
+        """Write the end of the file, which `reopen` can remove, and close the file."""
         checksum = self.checksum
         self.write(end)
         self.close()
@@ -293,7 +293,7 @@ class _Output:
             os.close(self._opened())
 
     def reopen(self) -> None:
-        """Reopen a finished file and truncate its end."""
+        """Reopen a finished file and remove its end."""
         if not self.is_finished:
             return
         descriptor = self._opened()
@@ -320,8 +320,8 @@ class _Output:
                 or os.pread(descriptor, len(self._end), start) != self._end
             ):
                 raise FileExistsError(
-                    f"{self._path} is not the file any more that this recorder finished; it is "
-                    "left as it is, and further connections need a Recorder with another path"
+                    f"{self._path} is no longer the file that this recorder finished; it is left "
+                    "unchanged, and further connections need a Recorder with another path"
                 )
         except BaseException:
             os.close(descriptor)
@@ -342,7 +342,7 @@ def built(*given: McapRecord) -> bytes:
 
 
 def _file_descriptors(message: type[Message]) -> bytes:
-    """Return a FileDescriptorSet with the file that defines a message and all files it imports."""
+    """Return a FileDescriptorSet of the file that defines a message and of its imports."""
     found = descriptor_pb2.FileDescriptorSet()
     seen: set[str] = set()
 

@@ -2,8 +2,8 @@
 
 Each client stream gets its own stream to the server, with the client's metadata. The metadata is
 not recorded. Requests are forwarded one at a time, so a pipelining client waits a full round trip
-for each request. While only one stream is open, the receiving thread forwards the stream's
-requests, which avoids switches between threads.
+for each request. While only one stream is open, the thread that receives its requests also
+forwards them, which avoids switching threads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def proxy(
     transport: Transport = "auto",
     compression: str = "zstd",
 ) -> Proxy:
-    """Forward clients' requests and a server's answers, and record both.
+    """Start a proxy that forwards and records clients' requests and a server's answers.
 
     Args:
       upstream: the address of the server, as for `connect`.

@@ -1,10 +1,10 @@
-"""A reader that reads a recording message by message, even if the recorder was killed.
+"""A reader that yields a recording's messages, even if the recorder was killed.
 
-A file without an end is read up to the first incomplete record. The contents of a file with an end
-must match that end: the checksums of the data and of the summary, if present (earlier versions and
-most other programs write 0), the numbers of chunks and messages, and the schemas and channels. The
-messages of a connection are numbered, and each chunk is followed by its index, so a missing chunk
-is detected even in a file without an end.
+An unfinished file is read up to its first incomplete record. The end of a finished file states the
+numbers of chunks and messages, the schemas and channels, and the checksums of the data and of the
+summary. All of these must match the contents, except for checksums of 0, which earlier versions
+and most other programs write. The messages of a connection are numbered, and each chunk is
+followed by its index, so a missing chunk is detected even in an unfinished file.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Scan:
         return False
 
     def _read_summary(self, reading: RecordFile) -> None:
-        """Compare the end of the file with the contents read."""
+        """Check the end of the file against the contents that were read."""
         start: int | None = None
         statistics: records.Statistics | None = None
         while (record := reading.next()) is not None:
@@ -202,7 +202,7 @@ class Scan:
                     raise Damage("the checksum of the summary is wrong")
                 if record.summary_start != (start or 0):
                     raise Damage(
-                        f"the footer says that the summary begins at byte {record.summary_start}"
+                        f"the footer gives the wrong summary position {record.summary_start}"
                     )
                 if statistics is not None:
                     self._contents.check_statistics(statistics)
@@ -220,7 +220,7 @@ class Scan:
 
 
 class _Contents:
-    """The contents read so far, for comparison with the file's indexes and later records.
+    """The contents read so far, to be compared with the file's indexes and later records.
 
     Args:
       budget: the remaining budget for reading the file.
@@ -253,7 +253,7 @@ class _Contents:
             found = self._channels[channel]
         except KeyError:
             raise Damage(
-                f"a message belongs to channel {channel}, which the file does not have"
+                f"a message belongs to channel {channel}, which is not in the file"
             ) from None
         if found is None:
             return None
@@ -274,25 +274,25 @@ class _Contents:
         count = self._of_chunk[index.channel_id]
         if index.messages != count:
             raise Damage(
-                f"the index of a chunk has {index.messages:g} messages of channel "
-                f"{index.channel_id}; {count} were read"
+                f"the index of a chunk has {index.messages:g} messages for channel "
+                f"{index.channel_id}, but {count} were read"
             )
 
     def end_chunk(self) -> None:
-        """Add the message counts of the last chunk, now that all its indexes have been read."""
+        """Add the last chunk's message counts to the totals, after all its indexes were read."""
         self._messages.update(self._of_chunk)
         self._of_chunk.clear()
 
     def check_statistics(self, found: records.Statistics) -> None:
-        """Compare the statistics at the end of the file with the contents read."""
+        """Check the statistics at the end of the file against the contents that were read."""
         counts = {channel: n for channel, n in found.channel_message_counts.items() if n}
         read = self._messages.total()
         if (found.message_count, found.chunk_count) != (read, self.chunks) or (
             counts and counts != +self._messages
         ):
             raise Damage(
-                f"it should have {found.message_count} messages in {found.chunk_count} chunks; "
-                f"{read} in {self.chunks} chunks were read"
+                f"it should have {found.message_count} messages in {found.chunk_count} chunks, "
+                f"but {read} messages in {self.chunks} chunks were read"
             )
 
     def is_known(self, record: records.Schema | records.Channel) -> bool:
@@ -315,7 +315,7 @@ class _Contents:
             return
         if record.schema_id not in self._schemas:
             raise Damage(
-                f"channel {record.id} has schema {record.schema_id}, which the file does not have"
+                f"channel {record.id} has schema {record.schema_id}, which is not in the file"
             )
         direction = self._schemas[record.schema_id]
         metadata = {} if direction is None else record.metadata
@@ -323,7 +323,8 @@ class _Contents:
         if "connection" in metadata:
             if metadata.pop("direction", direction) != direction:
                 raise Damage(
-                    f"channel {record.id} has the schema of {direction} but the other direction"
+                    f"channel {record.id} has the schema for {direction}, but its metadata "
+                    "names the other direction"
                 )
             self._budget.hold(_CONNECTION_BYTES + 2 * len(built(record)))
             self._channels[record.id] = (self._connection(metadata), direction == REQUESTS)

@@ -1,14 +1,14 @@
-"""Recorders, which queue the messages of connections, write them to a file, and complete the file.
+"""Recorders queue the messages of connections, write them to a file, and complete the file.
 
 A pipeline uses a recorded stream like any other stream. None of this code runs unless the argument
 `record` is passed.
 
-The thread that sends or receives a message queues the message with its time, which takes about a
-microsecond. The writer thread drains the queue every 10 ms, and hands a chunk to the operating
-system after 100 ms, or when the chunk is full. No message is dropped: if the disk falls behind by
-64 MiB, sending and receiving wait for the disk, and fail if the disk accepts nothing for a minute.
-If writing fails, for instance because the disk is full, the recorded connections fail with a
-RecordingError, since a recording with a gap would look complete.
+The thread that sends or receives a message adds it to a queue together with the time. This takes
+about a microsecond. The writer thread drains the queue every 10 ms. It hands a chunk to the
+operating system when the chunk is full, or after 100 ms. No message is dropped: if the disk falls
+behind by 64 MiB, sending and receiving wait for the disk. They fail if the disk accepts nothing
+for a minute. If writing fails, for instance because the disk is full, the recorded connections
+fail with a RecordingError, since a recording with a gap would look complete.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FLUSH_SECONDS = 0.1
 """The maximum age, in seconds, of messages not yet handed to the operating system."""
 
 MAX_WAITING_BYTES = 64 << 20
-"""The maximum size of pending messages, in bytes, beyond which sending and receiving wait."""
+"""The maximum size, in bytes, of pending messages; above it, sending and receiving wait."""
 
 _TAKE_SECONDS = 0.01
 """The interval, in seconds, at which the writer thread drains the queue."""
@@ -56,18 +56,18 @@ _MESSAGE_BYTES = 200
 """The overhead charged for each queued message, in bytes."""
 
 _SETTLE_SECONDS = 30.0
-"""The time limit, in seconds, for the disk to accept the remaining data when closing."""
+"""The time limit, in seconds, for the disk to accept the remaining data when a recorder closes."""
 
 _STALLED_SECONDS = 60.0
 """The time limit, in seconds, for a stalled disk or network file system to accept data."""
 
 
 _Message: TypeAlias = "tuple[ConnectionRecording, str, int, int, bytes]"
-"""A message, as a tuple of its recording, direction, number, nanoseconds and bytes, because a
-named tuple would double the time for queueing."""
+"""A message as a plain tuple: its recording, direction, number, time in nanoseconds, and bytes. A
+named tuple would take twice as long to queue."""
 
 _Item: TypeAlias = "_Message | Callable[[], None] | None"
-"""An item of the queue: a message, another operation for the writer thread, or the end."""
+"""A queue item: a message, another operation for the writer thread, or None to end the thread."""
 
 # Unfinished recorders by path, so that connections opened one after another, such as those of many
 # environments, share a file.
@@ -137,7 +137,7 @@ class Recorder:
         if os.getpid() != self._pid:
             raise RecordingError(
                 f"the recorder of {self.path} belongs to process {self._pid}, which forked this "
-                "one; record to a file of its own in each process"
+                "one; record to a separate file in each process"
             )
         if not self._finalizer.alive:
             raise RecordingError(f"the recorder of {self.path} is closed")
@@ -145,8 +145,8 @@ class Recorder:
         with _opening:
             if self._connections >= MAX_CONNECTIONS:
                 raise RecordingError(
-                    f"the recording {self.path} has {self._connections} connections, the most a "
-                    "file can have; record further ones to another file"
+                    f"the recording {self.path} has {self._connections} connections, the maximum "
+                    "for a file; record further connections to another file"
                 )
             self._connections += 1
             number = self._connections
@@ -163,7 +163,7 @@ class Recorder:
         return RecordedStream(stream, self._recording_of(endpoint))
 
     def recorded_async(self, stream: AsyncStream, endpoint: Endpoint) -> AsyncStream:
-        """Return an AsyncStream to `endpoint` that records the messages of `stream`."""
+        """Return an AsyncStream that records the messages that `stream` carries to `endpoint`."""
         return AsyncRecordedStream(stream, self._recording_of(endpoint))
 
     def _recording_of(self, endpoint: Endpoint) -> ConnectionRecording:
@@ -220,7 +220,9 @@ def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
 
 
 class ConnectionRecording:
-    """The recording of one connection, used by one thread for requests and one for answers.
+    """The recording of one connection.
+
+    One thread may record requests while another records answers.
 
     Args:
       recorder: the recorder, kept alive until the recording ends.
@@ -246,7 +248,7 @@ class ConnectionRecording:
         writer.queue.put(functools.partial(writer.begin, number))
 
     def request(self, message: bytes, may_block: bool = True) -> None:
-        """Record a request before it is sent, leaving errors for `answer` to raise.
+        """Record a request before it is sent; any error is raised later, by `answer`.
 
         Args:
           message: the serialized request.
@@ -295,7 +297,7 @@ class ConnectionRecording:
 
 
 class FileWriter:
-    """The queue and the writer thread, which does not keep the recorder alive.
+    """A queue of messages and a writer thread that does not keep the recorder alive.
 
     Args:
       container: the file.
@@ -331,7 +333,7 @@ class FileWriter:
         self._thread.start()
 
     def takes_more(self) -> bool:
-        """Whether this writer accepts another connection to the same path.
+        """Whether further connections can be recorded to this writer's file.
 
         Otherwise the file is complete, has failed, or was renamed, removed or replaced.
         """
@@ -343,7 +345,7 @@ class FileWriter:
         try:
             self._container.output.check()
         except OSError as error:
-            raise RecordingError(f"cannot record to {self.path} any more: {error}") from error
+            raise RecordingError(f"cannot record to {self.path}: {error}") from error
 
     def must_wait(self, since: float) -> bool:
         """Whether the queue is full. Writing fails if the disk accepts nothing for a minute.
@@ -363,7 +365,7 @@ class FileWriter:
         return True
 
     def put(self, message: _Message, may_block: bool) -> None:
-        """Queue a message, waiting while the queue is full if `may_block` is true."""
+        """Queue a message; if `may_block` is true, wait while the queue is full."""
         self.queue.put(message)
         with self._mutex:
             self._waiting_bytes += len(message[-1]) + _MESSAGE_BYTES
@@ -389,7 +391,7 @@ class FileWriter:
                 break
 
     def stop(self) -> None:
-        """Complete the file and end the thread, and log any errors."""
+        """Complete the file, end the thread, and log any errors."""
         self.queue.put(None)
         if os.getpid() == self._pid and self._thread is not threading.current_thread():
             self._thread.join(_TAKE_SECONDS if self.failure is not None else _SETTLE_SECONDS)
@@ -504,7 +506,7 @@ class FileWriter:
 
 
 class _Recorded:
-    """The common base of recorded streams, which implements closing.
+    """The common base class of recorded streams; it implements closing.
 
     Args:
       stream: the underlying stream.
@@ -523,7 +525,7 @@ class _Recorded:
         self._abandon()
 
     def abort(self) -> None:
-        """End the stream and its recording at once."""
+        """End the stream and its recording immediately."""
         try:
             self._abort()
         finally:
@@ -556,7 +558,7 @@ class RecordedStream(_Recorded):
 
     @property
     def exchange(self) -> Exchange | None:
-        """The underlying stream's `exchange`, with recording added, or None if it has none."""
+        """The `exchange` of the underlying stream, with recording; None if the stream has none."""
         return None if self._stream.exchange is None else self._exchange
 
     def _exchange(
@@ -620,7 +622,7 @@ class AsyncRecordedStream(_Recorded):
         self.closed = stream.closed
 
     def events(self) -> int:
-        """Return the events to poll the descriptor for, or 0 while the disk is behind."""
+        """Return the events for which to poll the descriptor, or 0 while the disk is behind."""
         return 0 if self._is_behind() else self._stream.events()
 
     def write(self, message: bytes, /) -> object:
@@ -629,14 +631,14 @@ class AsyncRecordedStream(_Recorded):
         return self._stream.write(message)
 
     def take(self) -> Buffer | None:
-        """Record and return the next message, or None if none is ready or the disk is behind."""
+        """Record and return the next message; return None if none is ready or the disk lags."""
         message = None if self._is_behind() else self._stream.take()
         if message is not None:
             self._recording.answer(message, may_block=False)
         return message
 
     def look(self) -> None:
-        """Check for a silent server, unless this end has stopped receiving."""
+        """Check whether the server has gone silent, unless this end has stopped receiving."""
         if not self._is_behind():
             self._stream.look()
 

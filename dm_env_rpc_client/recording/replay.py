@@ -42,10 +42,10 @@ _log = logging.getLogger(__name__)
 _WITH_SEQUENCES = ("step", "reset", "join_world", "leave_world")
 
 _MAX_STREAMS = 256
-"""The maximum number of clients, beyond which clients are refused with RESOURCE_EXHAUSTED."""
+"""The maximum number of clients; further clients are refused with RESOURCE_EXHAUSTED."""
 
 _SHOWN = 400
-"""The maximum length, in characters, of a request that an error text quotes."""
+"""The maximum length, in characters, of a request quoted in an error message."""
 
 
 def replay(
@@ -141,7 +141,7 @@ class Serving:
         return self._listener.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
 
     def stop(self) -> None:
-        """Stop serving, and complete the file of a recording proxy."""
+        """Stop serving and, for a recording proxy, complete the file."""
         self._listener.stop(0.0)
         self._finish()
 
@@ -164,7 +164,7 @@ class _Request:
 
     @functools.cached_property
     def message(self) -> Any:
-        """The EnvironmentRequest, which is empty if the bytes cannot be parsed."""
+        """The EnvironmentRequest, or an empty one if the bytes cannot be parsed."""
         try:
             return bounded_parsing.parse(EnvironmentRequest, self.content, Budget(), "the request")
         except DECODE_ERRORS:
@@ -172,7 +172,7 @@ class _Request:
 
     @property
     def kind(self) -> str:
-        """The name of the request in the protocol, which is empty if parsing fails."""
+        """The protocol's name for this kind of request, or "" if parsing fails."""
         return self.message.WhichOneof("payload") or ""
 
     def is_same(self, other: _Request) -> bool:
@@ -197,7 +197,7 @@ class _Request:
 
 
 class _Shelf:
-    """The recorded connections in serving order, shared by all streams."""
+    """The recorded connections, in the order in which they are served, shared by all streams."""
 
     def __init__(self, path: Path, limits: Limits, lenient: bool):
         self.path = path

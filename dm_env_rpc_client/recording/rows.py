@@ -1,7 +1,7 @@
-"""The steps of the rows of a batched world.
+"""The steps of each row, extracted from the steps of a batched world.
 
-In a batched world, the observation `step_type` rather than the stream's state marks the beginning
-and the end of each row's sequences, according to the rules in the guide "Serve a batch".
+In a batched world, the beginning and the end of each row's sequences are marked by the observation
+`step_type`, not by the stream's state. The rules are in the guide "Serve a batch".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROW_BYTES = 32
 
 
 class Specs(NamedTuple):
-    """The specs of an episode, by flat name."""
+    """The specs of an episode's actions and observations, by flat name."""
 
     actions: Mapping[str, dm_env_specs.Array]
     observations: Mapping[str, dm_env_specs.Array]
@@ -57,7 +57,7 @@ class RowStep(NamedTuple):
 
 
 class Rows:
-    """A splitter of a batched world's steps into the steps of its rows.
+    """Splits the steps of a batched world into the steps of its rows.
 
     Args:
       specs: the specs of one row.
@@ -106,7 +106,7 @@ class Rows:
         return cls(specs, count, budget)
 
     def forget(self) -> None:
-        """Forget the state of the rows, because the world was left or reset."""
+        """Forget the state of the rows after the world was left or reset."""
         # The rows that have stepped; None before the world's first step.
         self._seen: npt.NDArray[np.bool_] | None = None
         # The rows in which a Reset begins sequences; None for all.
@@ -136,7 +136,7 @@ class Rows:
     def steps(
         self, is_first: bool, action: Mapping[str, Any], values: Mapping[str, Any]
     ) -> Iterator[RowStep]:
-        """Yield the steps of the rows that have stepped, with copies of their values.
+        """Yield the steps of the rows that have stepped; the values are copies.
 
         Args:
           is_first: whether this is the first step of the stream, or the first after a Reset.
@@ -148,7 +148,8 @@ class Rows:
         """
         if batches.STEP_TYPE not in values:
             raise ProtocolError(
-                f"it does not have the observation {batches.STEP_TYPE!r}, unlike earlier steps"
+                f"the step does not have the observation {batches.STEP_TYPE!r}, unlike earlier "
+                "steps"
             )
         batches.check_step(values, self._count)
         kinds = values[batches.STEP_TYPE]
@@ -171,7 +172,7 @@ class Rows:
     def _taken(
         self, is_first: bool, seen: npt.NDArray[np.bool_], kinds: Any, action: Mapping[str, Any]
     ) -> npt.NDArray[np.bool_]:
-        """Return a bool [N] mask of the requested rows; other rows repeat their last values."""
+        """Return a bool [N] mask of the rows to step; other rows repeat their last values."""
         if not is_first:
             # Recordings of older clients may contain steps of some rows only.
             mask = action.get(batches.STEP_MASK)
@@ -191,7 +192,7 @@ def _timestep(arrays: Mapping[str, Any], row: int, kind: dm_env.StepType) -> dm_
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of an array, or any other value unchanged."""
+    """Return a copy of an array; return any other value unchanged."""
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

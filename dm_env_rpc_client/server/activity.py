@@ -1,4 +1,4 @@
-"""A server's activity, counted for programs and logged for people.
+"""Counters and logs of a server's activity: counters for programs, logs for people.
 
 All streams of a process increment the same array of counters. If the array is in shared memory,
 the counts of a killed process remain readable. Steps are not logged individually. The rate of log

@@ -1,4 +1,4 @@
-"""Several environments of one factory, served as one environment with a row for each.
+"""Several environments created by one factory and served as one, with a row for each.
 
 The guide "Serve a batch" explains the names that clients see.
 """
@@ -45,12 +45,12 @@ message."""
 
 
 def properties_of_batches() -> Properties:
-    """Return the property that tells every client that a server creates batches."""
+    """Return the property that tells every client that the server can create batches."""
     return Properties.of_getters({batches.MAX_NUM_ENVS: lambda: MAX_ROWS})
 
 
 class AnyBatch(dm_env.Environment, abc.ABC):
-    """The base class of batches, both in this process and spread over several processes.
+    """The base class of batches, whether their rows are in this process or in several others.
 
     The step after a row's LAST one begins its next sequence and ignores its action; a FIRST row
     has reward 0 and discount 1. If an environment raises an exception, the observation
@@ -80,11 +80,11 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     @property
     @abc.abstractmethod
     def default_actions(self) -> Mapping[str, Any]:
-        """The default actions of all rows, by flat name, for actions that a step omits."""
+        """The default values, for all rows, of actions that a step omits, by flat name."""
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """The properties for clients, as functions that return the values, by key."""
+        """The functions that return the values of properties for clients, by key."""
         offers = self._rows.kind.offers
         return {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
@@ -95,7 +95,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add properties for the allowed methods and attributes of the rows, if they offer any."""
+        """Add properties for the methods and attributes of rows that clients may use, if any."""
         offers = self._rows.kind.offers
         if offers is not None:
             offers.offer_calls(properties, self.environments, callable_names, settable_names)
@@ -150,10 +150,10 @@ class AnyBatch(dm_env.Environment, abc.ABC):
     def report_rows(
         self, failures: Mapping[int, Exception | str], request: str, first: int = 0
     ) -> None:
-        """Report errors of rows, except those that were already reported where they were raised.
+        """Report the errors of rows, except those that were reported when they were raised.
 
         Args:
-          failures: the errors by row; a text has been reported already.
+          failures: the errors by row; those given as strings have already been reported.
           request: the kind of the request.
           first: the index of the first row in the batch.
         """
@@ -164,7 +164,7 @@ class AnyBatch(dm_env.Environment, abc.ABC):
 
 
 class Prepared(NamedTuple):
-    """Settings of a Reset, prepared in rows. Either `keep` or `undo` must be called, exactly once.
+    """The prepared settings of a Reset. Call either `keep` or `undo`, exactly once.
 
     Attributes:
       keep: applies the settings.
@@ -248,14 +248,14 @@ class Batch(AnyBatch):
 
     @property
     def rows(self) -> Rows:
-        """The arrays of the batch, which are replaced if settings of a Reset change the specs."""
+        """The arrays of the batch; they are replaced if a Reset's settings change the specs."""
         return self._rows
 
     def configure(self, settings: Settings) -> None:
         self.prepare(of_reset(settings, self.num_envs)).keep()
 
     def prepare(self, of_rows: Mapping[int, Settings]) -> Prepared:
-        """Prepare the settings of a Reset in the rows without applying them.
+        """Prepare the rows for the settings of a Reset without applying these settings.
 
         Args:
           of_rows: the settings by row, for the rows in which it begins a sequence.
@@ -378,7 +378,7 @@ class Batch(AnyBatch):
         self._close_all(environments, raises=True)
 
     def _close_all(self, environments: Iterable[dm_env.Environment], raises: bool = False) -> None:
-        """Close each environment once. Depending on `raises`, raise or report the first error."""
+        """Close each environment once. Report errors; if `raises` is true, raise the first one."""
         failures: list[Exception] = []
         for environment in environments:
             try:
@@ -451,14 +451,14 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
     for kind, one, other in zip(METHODS, expected, own, strict=True):
         if not _are_equal(one, other):
             text = (
-                f"row {index} of the batch has another {kind}() than row 0: {other} instead of "
+                f"row {index} of the batch has a different {kind}() from row 0: {other} instead of "
                 f"{one}; environments of one batch must have the same"
             )
             raise RequestError.invalid(text) if has_settings else RuntimeError(text)
 
 
 def other_form(index: int) -> RequestError:
-    """Return the error for a row whose infos would have a different layout from the others'."""
+    """Return the error for a row whose infos would have a different layout from other rows'."""
     return RequestError.invalid(
         f"row {index} of the batch would send its infos in a different layout from the other "
         "rows; send a Reset with the setting 'infos' to all rows"
@@ -475,7 +475,7 @@ def _called(environment: Any, function: Callable[[], object]) -> None:
 
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
-    """Raise RequestError if a batch with these specs would be too large, before creating rows."""
+    """Before rows are created, raise RequestError if a batch with these specs is too large."""
     # Without the characters of strings, whose number is not known here.
     size = count * sum(
         math.prod(map(int, spec.shape)) * spec.dtype.itemsize
@@ -484,6 +484,6 @@ def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
     )
     if size > MAX_BYTES:
         raise RequestError.invalid(
-            f"the observations of {count} rows would take {size} bytes, but a batch may "
-            f"have at most {MAX_BYTES}; request fewer rows"
+            f"the observations of {count} rows would take {size} bytes, but the limit for "
+            f"a batch is {MAX_BYTES}; request fewer rows"
         )

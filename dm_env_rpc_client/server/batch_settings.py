@@ -14,10 +14,10 @@ from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.tensors import nesting
 
 Settings: TypeAlias = Mapping[str, Any]
-"""Values of settings by flat name."""
+"""The values of settings, by flat name."""
 
 MAX_ROWS = 16_384
-"""Maximum number of environments in a batch. Each needs memory and space in every message."""
+"""Maximum number of environments in a batch. Each takes up memory and space in every message."""
 
 _PREFIX = batches.ROWS + nesting.SEPARATOR
 
@@ -55,8 +55,8 @@ class AskedRows:
         mode = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
         if own.pop(batches.STEP_MASK, False):
             raise RequestError.invalid(
-                f"setting {batches.STEP_MASK!r}: all rows of a batch step together; open several "
-                "batches, or a world for each environment, to step some of them"
+                f"setting {batches.STEP_MASK!r}: all rows of a batch step together; to step only "
+                "some environments, open several batches, or a world for each environment"
             )
         has_row_settings = any(name.startswith(_PREFIX) for name in own)
         return cls(_settings_of_rows(own, count), mode, has_row_settings, 0, count)
@@ -67,7 +67,7 @@ class AskedRows:
 
 
 def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
-    """Return the settings of the rows that a Reset selects, by row.
+    """Return the settings of each row that a Reset selects, by row index.
 
     Args:
       settings: the settings of the Reset, nested or flat.
@@ -89,7 +89,7 @@ def of_reset(settings: Settings, count: int) -> dict[int, dict[str, Any]]:
 
 
 def indices(mask: npt.NDArray[np.bool_] | None, count: int) -> Sequence[int]:
-    """Return the indices of the rows in a mask, or of all rows if the mask is None."""
+    """Return the indices of the rows that a mask selects, or of all rows if the mask is None."""
     return range(count) if mask is None else np.flatnonzero(mask).tolist()
 
 
@@ -111,7 +111,7 @@ def _settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
     """Return the settings of each row.
 
     Args:
-      settings: values by flat name; names that begin with `rows.` have a value for each row.
+      settings: values by flat name; names that begin with `rows.` have one value per row.
       count: the number of rows.
 
     Raises:
@@ -125,8 +125,8 @@ def _settings_of_rows(settings: Settings, count: int) -> list[dict[str, Any]]:
         array = np.asarray(values)
         if array.ndim == 0 or len(array) != count:
             raise RequestError.invalid(
-                f"setting {name!r} has the shape {list(array.shape)}; expected [{count}, ...], a "
-                "value for each row"
+                f"setting {name!r} has the shape {list(array.shape)}; expected [{count}, ...], "
+                "one value per row"
             )
         for own, value in zip(of_rows, array, strict=True):
             # Python's int, float, bool and str, as for a single environment.

@@ -1,4 +1,4 @@
-"""Calls to the factories of served environments, with the settings that clients send."""
+"""Create served environments by calling factories with the settings that clients send."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SERVED = (
     "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
     "PettingZoo, a Game or a World"
 )
-"""The kinds of environments that can be served, for use in error texts."""
+"""The kinds of environments that can be served, for use in error messages."""
 
 
 class BatchMaker(abc.ABC):
@@ -45,7 +45,7 @@ class BatchMaker(abc.ABC):
 
     @abc.abstractmethod
     def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
-        """Return a batch with the settings of a client.
+        """Return a batch created with the settings that a client sends.
 
         Args:
           settings: values by flat name.
@@ -114,7 +114,7 @@ def construct_rows(
     report: Report,
     singleton: bool = False,
 ) -> Batch:
-    """Create rows by calling a factory once for each. For the arguments, see `construct`.
+    """Create rows by calling a factory once per row. For the arguments, see `construct`.
 
     Raises:
       HasRowsError: the factory makes batches itself. Otherwise as `construct_one` and `Batch`.
@@ -129,7 +129,7 @@ def construct_rows(
         if next(rows):
             raise RequestError.invalid(
                 f"setting {NUM_ENVS!r}: this server hosts one environment at a time (singleton); "
-                f"serve a factory with the argument {NUM_ENVS!r}, or omit the setting"
+                f"serve a factory that has the argument {NUM_ENVS!r}, or omit the setting"
             )
         return make(settings)
 
@@ -151,7 +151,7 @@ class HasRowsError(Exception):
 
 
 def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a batch that a factory made itself, or raise RequestError if its rows are wrong."""
+    """Return a batch made by a factory, or raise RequestError if `settings` do not fit it."""
     asked = check_num_envs(settings[NUM_ENVS])
     of_rows = [name for name in settings if name.startswith(ROWS + nesting.SEPARATOR)]
     if asked == made.num_envs and not of_rows:
@@ -162,8 +162,8 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
     # A code of its own: clients must not fall back to a world per row, each a whole batch.
     raise RequestError(
         code_pb2.OUT_OF_RANGE,
-        f"{wrong}, but the environment of this server already has {made.num_envs} rows, which "
-        f"settings cannot change; ask for {made.num_envs} or omit {NUM_ENVS!r}",
+        f"{wrong}, but the environment of this server already has {made.num_envs} rows, and "
+        f"settings cannot change that; ask for {made.num_envs} or omit {NUM_ENVS!r}",
     )
 
 
@@ -173,7 +173,7 @@ def _construct_row(
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
-    """Create a row of a world; the thread with the identifier `thread` owns the row."""
+    """Create a row of a world, owned by the thread with the identifier `thread`."""
     made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
@@ -188,7 +188,7 @@ def _construct_row(
         made.close()
     raise RequestError.invalid(
         f"setting {NUM_ENVS!r}: this server hosts a {class_name(made)}, but a batch can contain "
-        "only environments with one agent"
+        "only single-agent environments"
     )
 
 

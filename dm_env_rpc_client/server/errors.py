@@ -1,10 +1,10 @@
 """Errors of requests and environments, and how they are attributed, stored and logged.
 
 Code that converts the values of a request raises `RequestError` or runs in the context
-`in_request`. Every other exception is attributed to the environment. This includes a SpecError,
-which can concern a value of the environment.
+`in_request`. Every other exception is attributed to the environment, even a SpecError, because the
+invalid value may come from the environment.
 
-The numbers of stored and logged errors are limited. Otherwise, an environment that fails in every
+Only a limited number of errors is stored and logged. Otherwise, an environment that fails in every
 step would fill the memory and the log.
 """
 
@@ -24,7 +24,7 @@ from dm_env_rpc_client.system.locks import make_lock
 
 
 class RequestError(Exception):
-    """An error that refuses a request. The client receives the code and text as an error Status.
+    """Raised to refuse a request. The client receives the code and message as an error Status.
 
     Args:
       code: a google.rpc.Code, such as `code_pb2.NOT_FOUND`.
@@ -41,7 +41,7 @@ class RequestError(Exception):
 
     @classmethod
     def invalid(cls, message: str) -> RequestError:
-        """Create the error for a request that is invalid in every state of the server.
+        """Create the error for a request that is invalid regardless of the server's state.
 
         Args:
           message: as for the class.
@@ -113,8 +113,8 @@ def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 Report: TypeAlias = Callable[[Exception, str], None]
-"""A callback that receives an error and a description of it. The error is one raised by a row, or
-another one that makes no request fail."""
+"""A callback that receives an error and a description of it. The error was raised by a row,
+or is another one that does not make a request fail."""
 
 
 def unreported(error: Exception, text: str) -> None:
@@ -122,7 +122,7 @@ def unreported(error: Exception, text: str) -> None:
 
 
 KEPT_ERRORS = 100
-"""Number of exceptions that are stored; older ones are dropped."""
+"""Maximum number of stored exceptions; the oldest are dropped."""
 
 _BURST = 20
 """Maximum number of lines logged in a burst. After a burst, one line is logged per `_SECONDS`."""
@@ -161,7 +161,7 @@ class Allowance:
 
 
 class ErrorLog:
-    """A collection of exceptions, to which any thread can add.
+    """A thread-safe collection of exceptions.
 
     Attributes:
       count: the number of exceptions, including those no longer kept.

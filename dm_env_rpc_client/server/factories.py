@@ -1,4 +1,4 @@
-"""Validation of the factories, environments and strings passed to `serve`, before worlds exist."""
+"""Validate the factories, environments and strings passed to `serve` before creating worlds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dm_env_rpc_client.system.sources import find_source
 
 
 class AnyEnvironment(Protocol):
-    """An environment of dm_env, Gymnasium or PettingZoo, whose packages need not be installed."""
+    """A dm_env, Gymnasium or PettingZoo environment; these packages need not be installed."""
 
     def reset(self) -> Any:
         """Begin an episode."""
@@ -43,7 +43,7 @@ def factories_of(
 
     Args:
       named: the sources, by name.
-      insecure: whether texts may name servers of other machines, in plaintext.
+      insecure: whether strings may name servers on other machines, reached in plaintext.
       conversion: how environments of other libraries are converted.
 
     Raises:
@@ -78,15 +78,15 @@ def _factory(hosted: Hosted, what: str, insecure: bool) -> Factory:
         return Instance(hosted)
     if not callable(factory):
         raise SpecError(
-            f"{what} must be a callable that makes environments, an environment, or a text such as "
-            f"'module:factory', got {type(factory).__name__}; an environment is {SERVED}"
+            f"{what} must be a callable that makes environments, an environment, or a string such "
+            f"as 'module:factory', got {type(factory).__name__}; an environment is {SERVED}"
         )
     _check_callable(factory, what)
     return factory  # type: ignore[no-any-return]
 
 
 def _is_environment(given: Any) -> bool:
-    """Return whether an object is an environment and not a factory, without running its code."""
+    """Return whether `given` is an environment, not a factory, without running any of its code."""
     # A class is a factory, even if its instances are environments.
     if isinstance(given, type):
         return False
@@ -102,8 +102,8 @@ def _check_callable(factory: Any, what: str) -> None:
         _check_class(factory, what)
     if inspect.iscoroutinefunction(factory) or inspect.isgeneratorfunction(factory):
         raise SpecError(
-            f"{what}: {factory.__name__} returns no environment when called, because it is a "
-            "coroutine or generator function; pass a regular function"
+            f"{what}: {factory.__name__} does not return an environment when called, because "
+            "it is a coroutine or generator function; pass a regular function"
         )
     try:
         parameters = inspect.signature(factory).parameters.values()

@@ -28,9 +28,9 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 
 WAITING_FOR = "waiting_for."
-"""The prefix of the keys of unlisted properties, one for each world; the world's name completes
-the key. The value lists the players missing from the world's pending steps, or is "" if none is
-missing. Clients read the property over a connection that is not itself waiting for a step."""
+"""A key prefix. Followed by the name of a world, it is the key of an unlisted property. The value
+lists the players missing from the world's pending steps, or is "" if none is missing. Clients
+read the property over a connection that is not itself waiting for a step."""
 
 
 class Host:
@@ -82,7 +82,7 @@ class Host:
 def listener_options(
     options: ServeOptions, activity: Activity, open_stream: OpenStream
 ) -> ListenerOptions:
-    """Return the options of a listener that refuses streams without the token.
+    """Return the options for a listener that refuses streams without the token.
 
     Args:
       options: how to serve.
@@ -115,7 +115,7 @@ def _admitting(token: str, activity: Activity, open_stream: OpenStream) -> OpenS
 
 
 def _report(error_log: ErrorLog, activity: Activity, error: Exception, text: str) -> None:
-    """Record an error from a row of a batch, as a session records the errors of its requests."""
+    """Record an error of a batch's row, just as sessions record the errors of their requests."""
     # The environment's fault is kept in `errors`; a client's is only counted.
     if refusal_of(error) is None:
         error_log.add(error, text)

@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 
 
 def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session:
-    """Return the session of a stream, which reports requests to the hook if one is installed.
+    """Return a session for a stream; if a hook is installed, the session reports requests to it.
 
     Args:
       host: the worlds, and the state shared by all sessions.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ANYWHERE = "localhost:0"
 
 UNNAMED = ""
-"""The name of an environment that is the only one on its server."""
+"""The name given to the only environment on a server."""
 
 Handler: TypeAlias = Callable[[Any, Union["World", None]], "protobuf_message.Message"]
 
@@ -168,7 +168,7 @@ class ServeOptions:
         if self.threads is not None and self.thread is not None:
             raise SpecError(
                 "thread='main' uses one thread for all environments, but threads='world' uses one "
-                "for each world; pass only one of these arguments"
+                "thread per world; pass only one of these arguments"
             )
         if self.singleton:
             self._check_singleton()
@@ -203,24 +203,24 @@ class ServeOptions:
                 "cannot be moved to another; pass a factory, such as its class, instead"
             )
         if not hasattr(select, "epoll"):
-            raise SpecError(f"a server with processes requires {why_no_epoll()}")
+            raise SpecError(f"processes={self.processes} requires {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
-        """Return the factories of worlds by name, or {} for an existing world; see `hosted`."""
+        """Return the factories of worlds by name, or {} if the only world exists; see `hosted`."""
         from dm_env_rpc_client.server.factories import factories_of
 
         return factories_of(self.hosted, self.insecure, self.conversion)
 
     @property
     def conversion(self) -> Conversion:
-        """The conversion options for environments of other libraries."""
+        """The options for converting environments from other libraries."""
         from dm_env_rpc_client.system.foreign_environments import Conversion
 
         return Conversion(self.autoreset_mode, self.arrays)
 
     @property
     def made(self) -> World | Game | None:
-        """The only world or game to be served, if it already exists, or None."""
+        """The existing world or game to serve, or None if there is none."""
         from dm_env_rpc_client.server.worlds.world import Game, World
 
         return self.environment if isinstance(self.environment, World | Game) else None
@@ -251,7 +251,7 @@ def _names(option: str, value: Any) -> Any:
 
 
 def _mode(option: str, value: Any) -> str | None:
-    """Return the name of a mode of Gymnasium's `AutoresetMode`, or raise SpecError if unknown."""
+    """Return the name of a mode of Gymnasium's `AutoresetMode`; raise SpecError if unknown."""
     from dm_env_rpc_client.protocol.autoreset import MODES
 
     if value is None:

@@ -4,13 +4,13 @@
     properties.add("level.seed", lambda: level.seed, level.set_seed, description="...")
     properties.expose(simulation, "gravity", "physics.timestep")
 
-Periods in keys define a tree, so that listing "level" returns "level.seed". Pass properties to
-`serve` to offer them to all clients, or assign them to the attribute `properties` of an
-environment or a game to offer them to the clients that have joined it. The attribute of an
-environment can also be a mapping from keys to functions that return the values.
+Periods in keys define a tree, so that listing "level" returns "level.seed". To offer properties to
+all clients, pass them to `serve`. To offer them to the clients that have joined an environment or
+a game, assign them to its attribute `properties`. For an environment, the attribute can also be a
+mapping from keys to functions that return the values.
 
 Some environments, such as those implemented in C libraries, have no registry of properties. For
-such an environment, the server calls the methods of the environment instead.
+such an environment, the server calls the methods listed in `HasStringProperties` instead.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Properties:
 
     @classmethod
     def of_getters(cls, getters: Mapping[str, Callable[[], Any]]) -> Properties:
-        """Return a registry of properties that can only be read.
+        """Return a registry of read-only properties.
 
         Args:
           getters: functions that return the values, by key.
@@ -97,7 +97,7 @@ class Properties:
         return properties
 
     def expose(self, owner: Any, *names: str, prefix: str = "") -> None:
-        """Add Python attributes and properties of an object as properties of this registry.
+        """Add an object's Python attributes and properties to this registry.
 
         An attribute is writable unless it is a Python property without a setter. The
         docstring of a Python property becomes the description.
@@ -136,7 +136,7 @@ class Properties:
         return self._pack(key, declared, declared.getter())
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Set the value of a key from a tensor, or raise RequestError if either is not accepted."""
+        """Set a key's value from a tensor; raise RequestError if the key or tensor is refused."""
         declared = self._find(key)
         if declared.setter is None:
             raise _denied(key, "writable")
@@ -166,11 +166,11 @@ class Properties:
         return [self._describe(child) for child in sorted(children)]
 
     def _keys(self) -> Sequence[str]:
-        """Return the keys of all properties, for use in error texts."""
+        """Return the keys of all properties, for use in error messages."""
         return [*self._properties]
 
     def knows(self, key: str) -> bool:
-        """Return whether a key is a property or the parent of one."""
+        """Return whether a key is that of a property or of a property's parent."""
         prefix = key + nesting.SEPARATOR
         return key in self._properties or any(name.startswith(prefix) for name in self._properties)
 
@@ -226,7 +226,7 @@ class Properties:
 def answer_property_request(
     layers: list[Properties], request: properties_pb2.PropertyRequest
 ) -> properties_pb2.PropertyResponse:
-    """Execute a request on several registries, of which earlier ones take precedence.
+    """Execute a property request on several registries; earlier registries take precedence.
 
     Args:
       layers: the properties of the world, if any, then the server's.
@@ -284,7 +284,7 @@ class PropertyAttributes(Protocol):
 
 
 class HasStringProperties(Protocol):
-    """An environment whose methods for properties raise PropertyError to refuse a request."""
+    """An environment with methods for properties, which refuse requests with PropertyError."""
 
     def read_property(self, key: str) -> str:
         """Return the value of a property."""
@@ -293,7 +293,7 @@ class HasStringProperties(Protocol):
         """Set the value of a property."""
 
     def list_properties(self, key: str = "") -> Mapping[str, PropertyAttributes]:
-        """Return the attributes of the children of a property, by key; "" is the root."""
+        """Return the attributes of a property's children, by key; the key "" is the root."""
 
 
 def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
@@ -304,7 +304,7 @@ def has_string_properties(environment: Any) -> TypeGuard[HasStringProperties]:
 
 
 class StringProperties(Properties):
-    """A `Properties` registry that calls the methods of an environment.
+    """A `Properties` registry that calls an environment's methods for properties.
 
     Args:
       environment: the environment.
@@ -315,12 +315,12 @@ class StringProperties(Properties):
         self._environment = environment
 
     def read(self, key: str) -> dm_env_rpc_pb2.Tensor:
-        """Return the value of a property, which is a string."""
+        """Return the value of a key, packed as a string."""
         with _refusals():
             return packing.pack_tensor(self._environment.read_property(key))
 
     def write(self, key: str, tensor: dm_env_rpc_pb2.Tensor) -> None:
-        """Set a property after converting a number or bool to a string."""
+        """Set a key to a tensor's value, converted to a string if it is a number or bool."""
         with in_request():
             value = packing.unpack_tensor(tensor)
         if np.ndim(value):
@@ -347,7 +347,7 @@ class StringProperties(Properties):
         ]
 
     def knows(self, key: str) -> bool:
-        """Return whether a property exists, that is, can be read or listed without NOT_FOUND."""
+        """Return whether a key can be read or listed without a NOT_FOUND error."""
         try:
             self._environment.read_property(key)
         except PropertyError as error:
@@ -370,7 +370,7 @@ def _spec(key: str, attributes: PropertyAttributes) -> dm_env_rpc_pb2.TensorSpec
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn a PropertyError into a RequestError with the same code and text."""
+    """Turn a PropertyError into a RequestError with the same code and message."""
     try:
         yield
     except PropertyError as error:

@@ -1,9 +1,9 @@
-"""Calls to the rows of a batch, made one after another, or at the same time if the rows wait.
+"""Calls to the rows of a batch: one after another, or concurrently if the rows have to wait.
 
-An environment may have to wait for an engine in another process, a socket or a device. Rows that
-are already known to wait when they are created get threads and step at the same time. All other
-rows are stepped by the thread of their batch, because environments that compute in Python gain
-nothing from threads.
+An environment may have to wait for an engine in another process, a socket or a device. If rows are
+already known to wait when they are created, they get threads and step concurrently. All other rows
+are stepped by the thread of their batch, because environments that compute in Python gain nothing
+from threads.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _THREADS = 256
 """Maximum number of threads of one batch. If a batch has more rows, some rows share a thread."""
 
 _WAITING_SECONDS = 1e-3
-"""Total time, in seconds, that the rows must spend waiting to justify threads, which cost 50 us
-for each row."""
+"""Minimum total time, in seconds, that the rows must spend waiting to justify threads. Threads
+cost 50 us per row."""
 
 _WATCHED = 16
-"""Number of calls to all rows, initially and after each slow call, in which the waiting time of
-the rows is measured. Each measurement costs 3 us."""
+"""Number of calls to all rows in which their waiting time is measured, initially and again after
+each slow call. Each measurement costs 3 us."""
 
 _CERTAIN = 2
-"""Number of consecutive calls with waiting rows after which rows created later get threads. A
+"""Number of consecutive calls in which rows must wait before rows created later get threads. A
 single call is not enough: the rows may have waited for the GIL because the thread that held it had
 no processor to run on."""
 
@@ -44,7 +44,7 @@ def _switches() -> int:
 
 
 class Waits:
-    """What is known about whether the rows of a factory's batches wait.
+    """Whether the rows of a factory's batches wait, as far as that is known.
 
     Args:
       has_threads: whether rows get threads in any case.

@@ -1,4 +1,4 @@
-"""The arrays of a batch, and the steps of environments, each of which fills one row."""
+"""The arrays of a batch, each row of which is filled by the steps of one environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FIRST, _MID, _LAST = dm_env.StepType
 
 
 class Infos(Protocol):
-    """The infos and errors of rows, collected from their steps until the common answer.
+    """The infos and errors of a batch's rows, collected for the answer that the rows share.
 
     Attributes:
       name: the name of the observation with their text.
@@ -36,19 +36,19 @@ class Infos(Protocol):
     name: str
 
     def of(self, count: int) -> Infos:
-        """Return empty infos for a number of rows, in the same layout."""
+        """Return empty infos for `count` rows, with the same layout as these infos."""
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the infos as text and the errors for infos that cannot be sent, and clear both.
+        """Return the infos as a string, and the errors for infos that cannot be sent; clear both.
 
         Args:
           both: the rows whose sequence was terminated and truncated.
         """
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows with their indices, and the errors, and clear both.
+        """Return the infos, each with the index of its row, and the errors; clear both.
 
-        For `put_taken` of other Infos of this form, possibly in another process.
+        The infos are for `put_taken` of other Infos of this form, possibly in another process.
         """
 
     def put_taken(self, index: int, said: Any) -> None:
@@ -61,7 +61,7 @@ class Offers(Protocol):
     def properties(
         self, environments: Sequence[dm_env.Environment]
     ) -> Mapping[str, Callable[[], Any]]:
-        """Return functions that return the values of properties, by key.
+        """Return a mapping of keys to functions that return the values of properties.
 
         Args:
           environments: the environments of all rows, or their stand-ins; see `in_thread_of`.
@@ -74,7 +74,7 @@ class Offers(Protocol):
         callable_names: Sequence[str],
         settable_names: Sequence[str],
     ) -> None:
-        """Add properties for the allowed methods and attributes of the rows."""
+        """Add properties for the methods and attributes of rows that clients may use."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,7 +312,7 @@ class EnvironmentRows(Rows):
 
 
 def batched(structure: Any, count: int) -> Any:
-    """Convert the specs in a structure from those of one row to those of `count` rows.
+    """Convert a structure of one row's specs to the specs of `count` rows.
 
     Raises:
       SpecError: a spec is of variable length.
@@ -324,8 +324,8 @@ def batched(structure: Any, count: int) -> Any:
         if isinstance(spec, VARIABLE):
             name = nesting.SEPARATOR.join(map(str, path)) or spec.name
             raise SpecError(
-                f"{name!r} is of variable length, and rows of a batch have one shape; open a "
-                "world for each environment instead"
+                f"{name!r} is of variable length, but all rows of a batch must have the same "
+                "shape; open a world for each environment instead"
             )
         return batch_spec(spec, count)
 
@@ -335,7 +335,7 @@ def batched(structure: Any, count: int) -> Any:
 
 
 def columns(structure: Any, count: int, names: Iterator[str], made: list[Column]) -> Any:
-    """Create the columns for a structure of specs.
+    """Create a column for each spec in a structure.
 
     Args:
       structure: the specs of one row; None for none.

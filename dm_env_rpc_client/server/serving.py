@@ -1,4 +1,4 @@
-"""The `serve` function: worlds behind a listener, with a session for each stream."""
+"""The `serve` function, which hosts worlds behind a listener, with a session for each stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STOP_SECONDS = 1.0
 
 
 class _InThisProcess:
-    """A host that serves clients with threads of this process."""
+    """A host that serves clients in threads of this process."""
 
     def __init__(self, options: ServeOptions, properties: Properties):
         self._host = host = Host(options, ErrorLog(), properties)

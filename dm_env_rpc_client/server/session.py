@@ -1,14 +1,14 @@
 """The server's side of one stream, which answers one request at a time.
 
 This module does no I/O. Every request gets exactly one answer, which is either the payload of the
-same name or an error Status. A request that fails changes nothing ("Errors" in the protocol
+same name or an error Status. A request that fails changes nothing (see "Errors" in the protocol
 overview).
 
 Steps are decoded and encoded without protobuf messages (`_step_fast`). All other requests, and
 unusual steps, are parsed within the limits and passed to `handle`. The thread that owns a world
-answers the requests of the world's streams. A request that might have to wait raises
-ElsewhereError in that thread, before any effect, and is then executed by a thread that owns no
-world.
+answers the requests of the world's streams. If a request might have to wait, that thread raises
+ElsewhereError before the request has any effect, and a thread that owns no world then executes
+the request.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _RUNNING = State.RUNNING
 
 
 class Session(ServerStream):
-    """The session of one stream, in the form of a `ServerStream`.
+    """The session of one stream, as a `ServerStream`.
 
     Attributes:
       may_wait: whether the agent's steps may wait for steps of other agents.
@@ -116,7 +116,7 @@ class Session(ServerStream):
             return self.handle(request).SerializeToString()
 
     def _require_thread(self, request: dm_env_rpc_pb2.EnvironmentRequest) -> None:
-        """Check, before any effect, that this thread is allowed to execute a request.
+        """Before a request has any effect, check that this thread is allowed to execute it.
 
         Raises:
           ElsewhereError: the request may have to wait, or is about a world of another owner.
@@ -174,7 +174,7 @@ class Session(ServerStream):
     def handle(
         self, request: dm_env_rpc_pb2.EnvironmentRequest
     ) -> dm_env_rpc_pb2.EnvironmentResponse:
-        """Execute a request and return its answer, or an error Status if it raises an error."""
+        """Execute a request, and return its answer or, if it fails, an error Status."""
         response = dm_env_rpc_pb2.EnvironmentResponse()
         field = request.WhichOneof("payload")
         try:
@@ -381,7 +381,7 @@ class Session(ServerStream):
             self._worlds.left(self._world_name)
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpack settings, or raise RequestError if one is invalid or they are too large."""
+        """Unpack settings; raise RequestError if one is invalid or they are too large together."""
         budget = Budget(self._limits)
         unpacked = {}
         with in_request():

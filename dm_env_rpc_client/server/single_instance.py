@@ -22,7 +22,9 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
 
-_PASS_A_FUNCTION = "to serve more, pass a factory to `serve`, such as a class or a function"
+_PASS_A_FUNCTION = (
+    "to serve more environments, pass a factory to `serve`, such as a class or a function"
+)
 
 
 class Instance:
@@ -54,7 +56,7 @@ class Instance:
         self._is_lent = self._is_ending = False
 
     def take(self, conversion: Conversion) -> None:
-        """Set the options for the conversion of the environment.
+        """Set the options for converting the environment.
 
         Raises:
           SpecError: it is a batch that lacks something.
@@ -63,7 +65,7 @@ class Instance:
         check(self._environment, conversion)
 
     def give_to(self, owner: Owner) -> None:
-        """Make `owner` own the environment, in place of the environment's own thread."""
+        """Make `owner` the owner of the environment, replacing the environment's own thread."""
         self.owner = owner
         owner.hold()
 
@@ -86,9 +88,9 @@ class Instance:
                 raise RequestError.not_now("the server has stopped")
             if self._is_lent:
                 raise RequestError.not_now(
-                    f"this server hosts one environment, {self.name}, in one world at a time, and "
-                    "that world exists; destroy it first (it also ends some time after its client "
-                    f"disconnects, see idle_world_seconds); {_PASS_A_FUNCTION}"
+                    f"this server hosts one environment, {self.name}, for one world at a time, "
+                    "and a world is using it; destroy that world first (it also ends some time "
+                    f"after its client disconnects, see idle_world_seconds); {_PASS_A_FUNCTION}"
                 )
             self._is_lent = True
         try:
@@ -98,13 +100,13 @@ class Instance:
             raise
 
     def refuse(self, settings: Mapping[str, Any]) -> Any:
-        """Raise RequestError, because no other environment can be created with the settings."""
+        """Raise RequestError, because no other environment can be created with these settings."""
         own = ", ".join(map(repr, self._reset_settings))
         name = next((name for name in settings if name != NUM_ENVS), NUM_ENVS)
         raise RequestError.invalid(
             f"setting {name!r}: this server hosts one existing environment, {self.name}, so its "
             "worlds take no settings"
-            f"{f'; the Reset of its agent takes {own}' if own else ''}; {_PASS_A_FUNCTION}"
+            f"{f'; a Reset by its agent takes {own}' if own else ''}; {_PASS_A_FUNCTION}"
         )
 
     def close(self) -> bool:
@@ -124,7 +126,7 @@ class Instance:
         return True
 
     def abandon(self) -> None:
-        """End the owner's thread, and leave the environment open."""
+        """End the owner's thread, but leave the environment open."""
         self.owner.end()
 
     # The owner's thread runs the methods below.

@@ -21,7 +21,7 @@ from dm_env_rpc_client.system.owner_threads import Owner
 
 
 def _forwarded(name: str) -> Callable[..., Any]:
-    """Return a method that makes the owner call the original method of this name."""
+    """Return a method that has the owner call the original method `name`."""
 
     def method(self: Any, *arguments: Any) -> Any:
         return self._owner.call(methodcaller(name, *arguments), self._owned)
@@ -34,7 +34,7 @@ class StandIn(abc.ABC):
 
     @abc.abstractmethod
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function with the environment in the environment's own thread.
+        """Call a function with the environment, in the thread that owns the environment.
 
         Args:
           function: can be sent to another process, like its arguments and its result.
@@ -61,7 +61,7 @@ class OwnedEnvironment(dm_env.Environment, StandIn):
 
     @property
     def served_name(self) -> str:
-        """The name of the class of the environment."""
+        """The name of the environment's class."""
         return class_name(self._owned)
 
     reset = _forwarded("reset")
@@ -91,7 +91,7 @@ class OwnedEnvironment(dm_env.Environment, StandIn):
 
 
 def in_thread_of(environment: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with an environment in the thread of the environment's owner.
+    """Call a function with an environment, in the thread that owns the environment.
 
     Args:
       environment: an environment of this thread, or a stand-in.
@@ -125,7 +125,7 @@ class OwnedGame(Game):
 
     @property
     def served_name(self) -> str:
-        """The name of the class of the game."""
+        """The name of the game's class."""
         return class_name(self._owned)
 
     @property
@@ -146,7 +146,7 @@ class OwnedGame(Game):
     def advance(
         self, actions: Mapping[Player, Any] | None, players: Sequence[Player]
     ) -> list[dm_env.TimeStep | None]:
-        """Take a step, or begin a sequence if `actions` is None, in one call to the owner.
+        """In one call to the owner, take a step, or begin a sequence if `actions` is None.
 
         Args:
           actions: as of `Game.step`; empty to leave the game as it is; None to begin a sequence.

@@ -2,7 +2,7 @@
 
 A ResetWorld request waits until every agent has been informed, and a step in lock-step waits until
 every agent has stepped. If the client of a waiting request disconnects, no one will read the
-answer. The wait then ends, which frees the connection and the place of the client's agent.
+answer. The wait then ends, which frees the connection and the agent's place in the world.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Caller:
         local.caller = None
 
     def leave(self) -> None:
-        """End the current wait, and all later ones, on behalf of a disconnected client."""
+        """End the current wait and all later ones, because the client has disconnected."""
         with self._lock:
             self._is_gone = True
             condition = self._condition
@@ -43,7 +43,7 @@ class Caller:
             threading.Thread(target=_notify, args=(condition,), daemon=True).start()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait like the function `wait`, in the thread that executes this client's request."""
+        """Wait as the function `wait` does, in the thread that executes this client's request."""
         with self._lock:
             if self._is_gone:
                 raise CallerGoneError

@@ -1,14 +1,14 @@
 """Child processes that end when their parent ends, even if the parent is killed.
 
-Each child has a lifeline, a pipe whose write end only the parent holds. A thread of the child
-waits until the pipe hangs up, which happens when the parent closes its end or ends in any way. A
-process forked from the parent holds a copy of the write end, which would keep the pipe open.
-Therefore the parent writes to the pipe before closing it, and the child's thread also compares the
+Each child has a lifeline, a pipe whose write end only the parent holds. A thread in the child
+waits until the pipe hangs up. This happens when the parent closes its end or exits for any reason.
+A process forked from the parent holds a copy of the write end, which would keep the pipe open.
+Therefore the parent writes to the pipe before closing it, and the child's thread also checks the
 ID of its parent process every `CHECK_SECONDS`.
 
 `start` creates a child with a lifeline, and the child's program calls `Parent.from_start`. A child
-of `multiprocessing` (see `spawned.py`) already has a lifeline, which `Parent.from_multiprocessing`
-uses.
+created by `multiprocessing` (see `spawned.py`) already has a lifeline, which
+`Parent.from_multiprocessing` uses.
 
 A command without a lifeline runs under a supervisor (see `start_supervised`). The supervisor runs
 this file as a program, so this file imports only the standard library. A supervisor starts the
@@ -51,7 +51,7 @@ GRACE_SECONDS = 5.0
 """The time, in seconds, that a supervised command has between SIGTERM and SIGKILL."""
 
 OUTPUT_BYTES = 1 << 20
-"""The number of bytes that are kept from the end of a supervised command's output file."""
+"""The number of bytes kept at the end of a supervised command's output file."""
 
 _OUTPUT_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
@@ -59,7 +59,7 @@ _DISMISSED = b"."
 
 
 def variables(more: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment variables and additional ones, for a new process.
+    """Return environment variables for a new process: those of this process and additional ones.
 
     If another thread sets or removes a variable at the same time, `dict(os.environ)` raises
     KeyError. For example, pytest changes a variable for each test, even while a fixture's thread
@@ -87,7 +87,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 def start_supervised(
     command: Sequence[str], folder: str = "", **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a supervisor for any command, in its own session.
+    """Start a supervisor, in a session of its own, that runs any command.
 
     When the command or the parent ends, the supervisor ends the process group of the command,
     removes the folder, and ends with the exit code or by the signal of the command. If the
@@ -364,7 +364,7 @@ def supervise(
 
 
 def bound_output() -> None:
-    """Continually free the disk space of all but the end of the standard output file.
+    """Continually free the disk space of the standard output file, except at its end.
 
     The file keeps its size, but fallocate(2) makes a hole at its beginning. The function returns
     at once if standard output is not a file, or if the file system has no holes.

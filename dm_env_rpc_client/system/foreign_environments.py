@@ -1,8 +1,8 @@
 """Conversion of environments from other libraries, and explanations of wrong return values.
 
-The server converts the environments that users' factories return without importing all adaptors.
-The conversion functions are listed here by name, and each module is imported when the first
-environment from its library is converted.
+The server converts the environments that users' factories return, but it does not import all
+adaptors to do so. The conversion functions are listed here by name, and each module is imported
+when the first environment from its library is converted.
 
 The explanations are written for the author of the environment. An explanation is computed only
 after a wrong value has been found, so valid steps cost nothing extra.
@@ -35,14 +35,14 @@ _VECTOR_MODE = "dm_env_rpc_client.adaptors.gymnasium.vector_to_dm_env:autoreset_
 
 
 class Conversion(NamedTuple):
-    """The conversion options for Gymnasium environments, as in the fields of `ServeOptions`."""
+    """The options for converting Gymnasium environments, as in `ServeOptions`."""
 
     autoreset_mode: str | None = None
     arrays: Any = "auto"
 
 
 AS_DECLARED = Conversion()
-"""The conversion that an environment declares, or the detected one if it declares none."""
+"""The default conversion, which uses what an environment declares or else what is detected."""
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
@@ -68,7 +68,7 @@ def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
 
 
 def check(made: Any, conversion: Conversion) -> None:
-    """Raise SpecError or TypeError if an environment is an incomplete batch.
+    """Raise SpecError or TypeError if a batch of environments lacks what its conversion requires.
 
     Args:
       made: any environment.
@@ -130,7 +130,7 @@ def _is_vector(made: Any) -> bool:
 
 
 def _first_axes(space: Any) -> list[int | None]:
-    """Return the first dimension of each array of a space, or None for scalars."""
+    """Return the first dimension of each array in a space, with None for each scalar."""
     parts = getattr(space, "spaces", None)
     if parts is not None:
         own = parts.values() if isinstance(parts, Mapping) else parts
@@ -139,14 +139,14 @@ def _first_axes(space: Any) -> list[int | None]:
 
 
 def _is_own_batch(made: Any) -> bool:
-    """Whether this is a simulator's batch without Gymnasium spaces."""
+    """Whether this is a simulator's batch of environments that has no Gymnasium spaces."""
     methods = (hasattr(made, name) for name in ("reset", "step"))
     return row_count(made) is not None and all(methods) and not hasattr(made, "action_spec")
 
 
 _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}
 _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "Env")}
-"""The packages and names of environment classes, for checks that do not import the packages."""
+"""The packages and names of environment classes, so that checks need not import the packages."""
 
 
 def _bases(kind: type) -> set[tuple[str, str]]:
@@ -200,7 +200,7 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
 def explain_unpacking(
     error: Exception, environment: Any, method: str, expected: str, library: str
 ) -> None:
-    """Raise TypeError if an error was raised while unpacking a method's result.
+    """Raise a more helpful TypeError if an error comes from unpacking a method's result.
 
     Args:
       error: the error of calling the method and unpacking, here or in a library's wrapper.
@@ -218,7 +218,7 @@ def explain_unpacking(
 
 
 def class_name(environment: Any) -> str:
-    """Return the name of the environment class that the author has written.
+    """Return the name of the class that the environment's author wrote.
 
     Args:
       environment: an environment or a game. One that stands for another has that name as its

@@ -1,4 +1,4 @@
-"""Notification of objects that a fork has copied into a child process.
+"""Callbacks that run in a forked child process for objects that the fork has copied.
 
 A forked child has copies of the parent's objects but none of the parent's threads. The child also
 shares the parent's sockets, so any use of them would affect the parent.

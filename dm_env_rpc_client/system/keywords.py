@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Function]:
-    """Return a decorator that shows the fields of a dataclass as keyword arguments.
+    """Return a decorator that documents the fields of a dataclass as keyword arguments.
 
     The decorator sets `__signature__` and returns the function itself. Arguments that the function
     declares stay in its signature, with keywords after those of the dataclass. In the docstring,
@@ -46,7 +46,7 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
 
 
 def attribute_texts(documented: type) -> dict[str, str]:
-    """Return the attribute descriptions of a documented class by attribute name."""
+    """Return the attribute descriptions of a documented class, keyed by attribute name."""
     return {name: " ".join(entry.split()[1:]) for name, entry in _entries(documented).items()}
 
 

@@ -1,12 +1,13 @@
 """Locks that are never left locked after an interrupt.
 
-From Python 3.14 on, an interrupt can arrive after `with` has acquired a lock of `threading` but
-before the block begins, and then nothing releases the lock. Therefore this package creates all its
+In Python 3.14 and later, an interrupt can arrive after `with` has acquired a `threading` lock but
+before the block begins, and nothing then releases the lock. Therefore this package creates all its
 locks with this module.
 
-In CPython 3.13 and 3.14, the exception table of a `try` or `with` omits the backward jump of any
-loop inside it other than `for` and `while True`. An interrupt at this jump runs no `except` and no
-`finally`. `tests/system/test_locks.py` finds loops with this problem.
+In CPython 3.13 and 3.14, the exception table of a `try` or `with` statement does not cover the
+backward jump of a loop inside the statement, unless it is a `for` or `while True` loop. If an
+interrupt arrives at this jump, neither `except` nor `finally` runs. `tests/system/test_locks.py`
+finds loops with this problem.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
 
 
 def run(lock: threading.Lock, action: Callable[[], object], seconds: float = 0.0) -> None:
-    """Call a function with a lock held, or do nothing if the lock is not free in time.
+    """Call a function with a lock held, or do nothing if the lock cannot be acquired in time.
 
     Args:
       lock: the lock, which an interrupt does not leave locked.

@@ -115,7 +115,7 @@ class MessagePipe:
         return Received(message, descriptors[0] if descriptors else None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until data can be received, and return whether it can."""
+        """Wait up to `seconds` for data to arrive, and return whether data can be received."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))

@@ -3,8 +3,9 @@
 Some objects, such as sqlite3 connections, OpenGL contexts and browser drivers, accept calls from
 only one thread.
 
-An owner never waits for another owner, a client or another process, because two owners could
-deadlock. Only threads that own nothing do work that has to wait; `require_no_owner` enforces this.
+An owner never waits for another owner, a client or another process, because such a wait could end
+in a deadlock. Only threads that own nothing do work that has to wait; `require_no_owner` enforces
+this.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class OwnerGoneError(RuntimeError):
-    """The owner's thread has ended, or is a thread of a parent process."""
+    """The owner's thread has ended, or exists only in a parent process."""
 
 
 class ElsewhereError(Exception):
@@ -68,12 +69,12 @@ class Owner:
 
     @property
     def leads(self) -> bool:
-        """Whether the owner's calls are currently announced by a bell (see `listening`)."""
+        """Whether a bell currently announces calls to this owner (see `listening`)."""
         return self._bell is not None
 
     @property
     def is_quick(self) -> bool:
-        """Whether this owner has objects, none of which are slow, and is allowed to lead."""
+        """Whether this owner is allowed to lead, and owns at least one object but no slow ones."""
         return self.holds > 0 and not self.slow and self.may_lead
 
     def is_to_lead(self, leading: Owner) -> bool:
@@ -121,7 +122,7 @@ class Owner:
         return call
 
     def put(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Queue a call behind the owner's waiting calls, even in the owner's thread.
+        """Queue a call after the owner's pending calls, even from within the owner's thread.
 
         Args:
           function: the function, which handles its own exceptions.
@@ -134,7 +135,7 @@ class Owner:
         self._put(Call(function, arguments))
 
     def hold(self) -> None:
-        """Add an object to the count of objects that this owner has."""
+        """Add an object to the count of objects that this owner owns."""
         self.holds += 1
 
     def release(self) -> None:
@@ -207,7 +208,7 @@ class Owner:
             bell()
 
     def _start(self) -> None:
-        """Start the owner's thread if necessary. The caller holds the lock."""
+        """Start the owner's thread if necessary. The caller must hold the lock."""
 
     @contextlib.contextmanager
     def _being_current(self) -> Iterator[None]:
@@ -277,13 +278,14 @@ class MainOwner(Owner):
             me = threading.get_ident()
             if self._ident not in (None, me) and self.holds:
                 raise RuntimeError(
-                    f"{self.name} belong to the thread that waited first; wait in that one instead"
+                    f"{self.name} belong to the thread that waited first; wait in that thread "
+                    "instead"
                 )
             self._ident = me
 
     @contextlib.contextmanager
     def lent_here(self) -> Iterator[None]:
-        """Return a context in which the current thread temporarily replaces the owner's."""
+        """Return a context in which the current thread temporarily replaces the owner's thread."""
         former, self._ident = self._ident, threading.get_ident()
         try:
             yield
@@ -397,7 +399,7 @@ class Call:
         return not self._is_done.locked()
 
     def wait_begun(self, seconds: float) -> bool:
-        """Wait until a call queued by `Owner.begin` has begun, and return whether it has."""
+        """Wait up to `seconds` for a call from `Owner.begin` to begin; return whether it has."""
         assert self._has_begun is not None, "made by `begin`"
         return self._has_begun.wait(seconds)
 
@@ -407,7 +409,10 @@ class Call:
         return self._is_taken.acquire(blocking=False)
 
     def result(self) -> Any:
-        """Wait until the call ends, and return or raise its outcome. Call this only once."""
+        """Wait until the call ends, and return its result or raise its error.
+
+        Call this only once.
+        """
         self._is_done.acquire()
         # The traceback of the error refers to the call, and to this frame.
         error, self._error = self._error, None

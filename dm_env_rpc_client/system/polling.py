@@ -7,26 +7,26 @@ At either end, putting a thread to sleep and waking it takes longer than a cheap
 ends poll, neither end sleeps during a round trip. In alternating runs with one environment, a step
 took 0.31 to 0.35 times as long with polling as without. With 16 environments on one server, the
 ratio was 0.69 to 0.92 for a scalar observation, and 0.66 to 0.93 for a uint8 84x84x4 observation.
-The client's processor was busy for no longer than without polling. If an agent computes for 0.1 or
-0.3 ms between two steps, the wait for a step took 0.33 to 0.47 times as long as without polling,
-but the server keeps busy a processor that would otherwise be idle.
+Polling did not make the client's processor busy for longer. With an agent that computed for 0.1 or
+0.3 ms between two steps, the wait for a step took 0.33 to 0.47 times as long as without polling.
+In exchange, the server keeps a processor busy that would otherwise be idle.
 
 Polling helps only if the input arrives soon and nothing else needs the processor or the GIL.
-Therefore each place in the code that waits adapts. After waits that were too long for polling, or
-in which another program was given the processor and the input was therefore delayed, it sleeps at
-once and seldom polls again. A thread also does not poll while other threads of its process work
-for sockets of this package or wait for them, because polling would take the GIL from those
-threads. With a server in the same process, with four threads that step their own environments, and
-beside a thread that computes, a step took 0.99 to 1.05 times as long as without polling. On two
-processors, beside one other program that computes, a step took 0.96 to 1.05 times as long as
-without polling. Beside two such programs, it took 0.88 to 1.25 times as long, but repeated runs of
-the same code differed by as much.
+Therefore each `BusyWait` adapts. It sleeps immediately, and seldom polls again, after waits that
+were too long for polling and after waits in which another program used the processor and thereby
+delayed the input. In addition, a thread does not poll while other threads of its process handle
+traffic on this package's sockets or wait for it, because polling would take the GIL from them. A
+step took 0.99 to 1.05 times as long as without polling in three cases: with a server in the same
+process, with four threads that step their own environments, and with a thread that computes. On
+two processors, a step took 0.96 to 1.05 times as long while one other program was computing. With
+two such programs, it took 0.88 to 1.25 times as long, but repeated runs of the same code differed
+by as much.
 
-The polling thread offers the processor to other processes after each poll. Without these offers, a
-step of one environment beside one program that computes took 1.2 times as long as without polling,
-because the two ends were on different processors. However, a process that accepts the processor
-keeps it for up to 3 ms, so rests from polling become shorter only after many waits in which no
-process accepted it.
+The polling thread yields the processor to other processes after each poll. When it did not, and
+another program was computing, a step of one environment took 1.2 times as long as without polling,
+because the two ends were on different processors. However, a process that takes the processor
+keeps it for up to 3 ms. For this reason, rests (series of waits without polling) become shorter
+only after many waits in which no process took the processor.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class SelfPipe:
 
 
 def why_no_epoll() -> str:
-    """Return the requirements of epoll, phrased to follow the word "takes"."""
+    """Return what epoll requires, as a phrase to follow "requires" or "takes"."""
     if not sys.platform.startswith("linux"):
         return "Linux"
     return (
@@ -121,43 +121,43 @@ _Argument = TypeVar("_Argument")
 _Found = TypeVar("_Found")
 
 SPIN_SECONDS = 0.0005
-"""The maximum polling time, in seconds, about as long as one step of 16 environments. With 0.2 ms,
-the gain for 16 environments was half as large."""
+"""The maximum polling time, in seconds. One step of 16 environments takes about as long. With
+0.2 ms, the gain for 16 environments was half as large."""
 
 _AWAY_SECONDS = 0.00002
-"""The maximum duration, in seconds, of an offer of the processor that no process accepts."""
+"""The maximum duration, in seconds, of a yield in which no other process takes the processor."""
 
 _TOO_LONG = 4
-"""The number of short waits that compensate for a long wait."""
+"""The number of short waits needed to make up for one long wait."""
 
 _MOST_CREDIT = 256
-"""The surplus of short waits over long waits after which rests become shorter again. Beside a
-hostile client, the 99th percentile of the step time was up to 2.05 ms with a surplus of 64, and up
-to 1.38 ms with 256, in two runs each (tiny increments, row 42)."""
+"""How far short waits must outnumber long waits before rests become shorter again. Next to a
+hostile client (tiny increments, scorecard row 42), the 99th percentile of the step time was up to
+2.05 ms with a value of 64, and up to 1.38 ms with 256, in two runs each."""
 
 _SHORTEST_REST, _LONGEST_REST = 16, 1024
-"""The minimum and maximum number of waits without polling after the credit is used up. The number
-doubles each time."""
+"""The minimum and maximum number of waits in a rest, which begins when the credit is used up. Each
+rest is twice as long as the one before."""
 
 _TRIALS = 128
-"""The number of waits after a rest in which another process can use the processor for less than
-`SPIN_SECONDS` without a loss of credit.
+"""The number of trials after each rest. A trial is a wait in which another process may use the
+processor for less than `SPIN_SECONDS` without a loss of credit.
 
 Another process uses the processor briefly if the other end of the connection runs on the same
 processor. While both ends are runnable, the system moves them to separate processors within
 milliseconds. Without these trials, a client and a server whose part of a step takes 35 us stayed
 on one processor for thousands of steps, each of which took 60 us instead of 32. With 64 trials,
-one pair in five stayed on one processor. Beside a program that computes, both ends have to share a
-processor, so trials stop until the next rest. A step beside such a program took 0.98 times as long
-as without polling."""
+one pair in five stayed on one processor. If another program is computing, both ends have to share
+a processor, so there are no more trials until the next rest. In that case, a step took 0.98 times
+as long as without polling."""
 
 threads: set[int] = set()
-"""The IDs of the threads of this process that wait for this package's sockets or do work for
-them."""
+"""The IDs of this process's threads that handle traffic on this package's sockets or wait for
+it."""
 
 
 class BusyWait:
-    """Decides, for one place in the code that waits, whether to poll before sleeping."""
+    """Decides whether a particular wait in the code polls before the thread sleeps."""
 
     __slots__ = ("_credit", "_next_rest", "_rest", "_trials")
 
@@ -233,7 +233,7 @@ class BusyWait:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[None]:
-    """Register this thread as one that does work for sockets.
+    """Register this thread, during the context, as one that handles traffic on sockets.
 
     A nested context has no effect.
     """

@@ -1,8 +1,8 @@
-"""Lookup of environments specified by a string for `serve`, `dm-env-rpc serve` and `make`.
+"""Lookup of the environments that strings specify for `serve`, `dm-env-rpc serve` and `make`.
 
 The server and the command resolve environment strings in the same way, without importing the
-client or the bridges. Functions that create environments are listed here by name, and are imported
-when the first environment of their kind is requested.
+client or the bridges. Functions that create environments are listed here by name. Each is imported
+when the first environment of its kind is requested.
 
 The strings that specify a server to launch are parsed here, not in `launch`, so that a command
 that is given an address imports only what it needs.
@@ -35,7 +35,7 @@ SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
 
 
 def is_launch(text: str) -> bool:
-    """Whether a text specifies a server to launch instead of an address."""
+    """Whether `text` names a server to launch rather than an address."""
     return text.startswith((PROCESS, DOCKER, PYTHON, *SOURCES))
 
 
@@ -101,7 +101,7 @@ def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def raised_by(error: BaseException) -> str:
-    """Describe an error and the place that raised it in one line."""
+    """Return a one-line description of an error and the place that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
@@ -129,7 +129,7 @@ class Source(NamedTuple):
 
 
 def find_source(reference: str, insecure: bool) -> Source:
-    """Find the environment source that a text specifies.
+    """Find the environment source that a string specifies.
 
     Args:
       reference: catch, race, MODULE:FACTORY, gymnasium://ID, pettingzoo://FAMILY/NAME,
@@ -164,8 +164,8 @@ def find_source(reference: str, insecure: bool) -> Source:
         raise
     if not callable(factory):
         raise SpecError(
-            f"{reference} is not callable; it is an instance of {type(factory).__name__}: name "
-            "a callable that returns an environment, such as its class"
+            f"{reference} is not callable, but an instance of {type(factory).__name__}; name a "
+            "callable that returns an environment, such as its class"
         )
     return Source(reference.partition(":")[2], factory)
 
@@ -180,7 +180,7 @@ def _is_address(reference: str) -> SpecError:
 
 
 def _call(function: str, *arguments: Any, **settings: Any) -> Any:
-    """Call a function by name with settings. The first call imports the function's module."""
+    """Call the named function with the given arguments. The first call imports its module."""
     return pkgutil.resolve_name(function)(*arguments, **settings)
 
 
@@ -190,8 +190,8 @@ def _of_library(library: str, rest: str) -> Source:
     names = rest.split("/", 1) if library == "dm_control" else [rest]
     if library == "dm_control" and not (len(names) == 2 and all(names)):
         raise SpecError(
-            "expected dm_control://DOMAIN/TASK for an environment of dm_control, such as "
-            f"dm_control://cartpole/swingup, got dm_control://{rest}"
+            "expected dm_control://DOMAIN/TASK, such as dm_control://cartpole/swingup, got "
+            f"dm_control://{rest}"
         )
     return Source(rest, functools.partial(_call, _LIBRARIES[library], *names))
 

@@ -15,7 +15,7 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 
 
 class SpawnedChild:
-    """A started child process. One thread waits until it ends.
+    """A started child process. Only one thread may wait for it to end.
 
     The child ignores signals to the process group and leaves them to this process (see
     `children.leave_signals_to_parent`).
@@ -72,7 +72,7 @@ class SpawnedChild:
         return code
 
     def close(self) -> None:
-        """Close the pipe and free the ended process. The child cannot be used afterwards."""
+        """Close the pipe and release the ended process. The child cannot be used afterwards."""
         self.pipe.close()
         self._process.close()
 

@@ -1,20 +1,20 @@
-"""Waiting until a deadline, for a signal, or for work in several threads.
+"""Functions and classes that wait for a deadline, a signal, or work in several threads.
 
 Python calls a signal's handler between two bytecodes of the main thread. A signal that arrives
 just before the main thread sleeps, or that the system delivers to another thread, does not wake
 the main thread. Without a time limit, the main thread would continue to sleep, and SIGTERM or
 Ctrl-C would seem to be ignored.
 
-If a handler raises an error at the wrong point in `threading.Condition.wait`, or in anything built
-on it, `wait` returns without its lock, so the surrounding `with` raises RuntimeError instead of
-the handler's error. At other points, an error in a handler leaves the lock locked. A handler that
-interrupts a wait for an event and sets the same event can wait forever for the event's lock. The
-waits in this module use no lock.
+A handler can raise an error at the wrong point in `threading.Condition.wait`, or in anything built
+on it. Then `wait` returns without holding its lock, and the surrounding `with` raises RuntimeError
+instead of the handler's error. At other points, such an error leaves the lock locked. A handler
+that interrupts a wait for an event and sets the same event can wait forever for the event's lock.
+The waits in this module use no lock.
 
 `concurrent.futures` and `asyncio.to_thread` accept no work after the main thread's code has ended.
 However, functions registered with `atexit` run later, and a training thread can still be running.
-Python 3.12.0 and 3.12.1 start no thread during `atexit`, so in these versions the calling thread
-does the work.
+Python 3.12.0 and 3.12.1 cannot start threads during `atexit`, so in these versions the calling
+thread does the work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dm_env_rpc_client.system.locks import make_lock
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Deadline:
-    """A time of the monotonic clock. The `min` of several deadlines is the earliest.
+    """A time on the monotonic clock. The `min` of several deadlines is the earliest.
 
     A timeout limits one wait. An operation with several waits turns its timeout into a deadline
     once, and each wait uses the remaining time.
@@ -56,7 +56,7 @@ class Deadline:
 
     @property
     def remaining(self) -> float | None:
-        """The seconds until the deadline, 0.0 after it, or None if the deadline never passes.
+        """The seconds until the deadline: 0.0 once it has passed, and None if it never passes.
 
         The value is suitable as the timeout of `wait`, `join` and `select`. For a socket, 0.0
         means non-blocking, so check the value before calling `settimeout`.
@@ -72,12 +72,12 @@ class Deadline:
 
 
 PART_SECONDS = 0.5
-"""The maximum sleep time, in seconds, and so the maximum delay before a signal's handler is
-called."""
+"""The maximum time, in seconds, of one sleep, and therefore the maximum delay before a signal's
+handler is called."""
 
 
 def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
-    """Wait until `wait` returns True or the timeout has passed, and return whether it did.
+    """Wait up to `timeout` seconds until `wait` returns True, and return whether it did.
 
     Args:
       wait: waits for up to the given seconds; returns whether the wait is over.
@@ -105,13 +105,13 @@ class InterruptibleCondition:
         self._sleepers: list[threading.Lock] = []
 
     def notify_all(self) -> None:
-        """Wake all waiting threads to check the condition again."""
+        """Wake all waiting threads so that they check the condition again."""
         with contextlib.suppress(IndexError):
             while True:
                 self._sleepers.pop().release()
 
     def wait_for(self, is_met: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until `is_met` returns True. `is_met` can be called many times.
+        """Wait until `is_met` returns True. `is_met` may be called many times.
 
         Args:
           is_met: returns whether the condition holds.
@@ -163,7 +163,7 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM] + [signal.SIGHUP] * hasattr(signal, "
 
 @contextlib.contextmanager
 def later_signals() -> Iterator[None]:
-    """Return a context that defers a first signal until the context ends.
+    """Return a context that defers the first signal until the context ends.
 
     A second signal is handled at once.
 
@@ -209,7 +209,7 @@ MOST_THREADS = 64
 
 
 def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
-    """Run a function for each item, several at a time, and wait for all calls.
+    """Call a function for each item, several at a time, and wait until all calls have returned.
 
     After an error or an interrupt of the wait, no further item is started. If `action` raises
     errors, the error of the first failed item is raised.
@@ -256,7 +256,7 @@ def can_start_threads() -> bool:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-    """Call a function in a new thread and wait for it, as `asyncio.to_thread` does."""
+    """Call a function in a new thread and await its result, as `asyncio.to_thread` does."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
     call = functools.partial(contextvars.copy_context().run, function, *arguments, **named)
@@ -280,7 +280,7 @@ async def in_thread(function: Callable[..., Result], *arguments: Any, **named: A
 
 
 class _Work(Generic[Item]):
-    """The remaining items, which several threads share."""
+    """The remaining items, shared by several threads."""
 
     def __init__(self, items: Iterable[Item], action: Callable[[Item], object]):
         self.left = collections.deque(enumerate(items))

@@ -1,4 +1,4 @@
-"""Conversion of NumPy values to Tensor messages and back, without changing a value.
+"""Conversion between NumPy values and Tensor messages that does not change any value.
 
 `docs/reference/values-and-specs.md` describes the conversion.
 """

@@ -1,14 +1,14 @@
-"""Conversion of other libraries' arrays, such as GPU tensors, to NumPy and back, at both ends.
+"""Conversion between NumPy arrays and other libraries' arrays, for both client and server.
 
 Conversion imports no libraries, because an array exists only after its library has been imported.
 Only `named`, whose caller specifies a library, imports that library.
 
-All arrays of a structure leave a device in one transfer: they are joined on the device and split
-after the transfer, without waiting for other work. On a CPU, converted arrays share the memory of
-the NumPy array, so the owner of that array must not write to it afterwards.
+All arrays of a structure, such as GPU tensors, leave a device in one transfer. They are joined on
+the device and split after the transfer. None of this waits for other work. On a CPU, a converted
+array shares memory with the NumPy array, whose owner must not write to it afterwards.
 
 No value changes silently. NumPy has no bfloat16, so bfloat16 arrays become float32, which
-represents all bfloat16 values. JAX without `jax_enable_x64` has no 64-bit types. Integers become
+represents all bfloat16 values. JAX without `jax_enable_x64` has no 64-bit types: integers become
 32-bit if all values fit, and otherwise an error identifies the array. A float64 array is rounded
 to float32, as it is for a float32 spec.
 """
@@ -41,8 +41,8 @@ _PLAIN = frozenset((np.ndarray, float, int, bool, str, bytes, type(None), dict, 
 _ARRAYS = (("torch", "Tensor"), ("jax", "Array"), ("cupy", "ndarray"))
 
 _MOST_LEVELS = 32
-"""The maximum depth of conversion. Deeper values, such as those inside values that contain
-themselves, are left unchanged."""
+"""The maximum nesting depth of values that are converted. Deeper values, as in a structure that
+contains itself, are left unchanged."""
 
 
 class ArrayKind(NamedTuple):
@@ -74,7 +74,7 @@ def check_names(arrays: Any, device: Any = None, more: Iterable[str] = ()) -> No
 
 
 def named(arrays: str, device: Any = None) -> ArrayKind:
-    """Import the requested library and return its kind of arrays.
+    """Import the requested library and return the `ArrayKind` of its arrays.
 
     Args:
       arrays: one of `NAMES`.
@@ -89,7 +89,8 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
         library = importlib.import_module(arrays)
     except ImportError as error:
         raise SpecError(
-            f"arrays={arrays!r}: {sys.executable} cannot import {arrays}: {error}; install it there"
+            f"arrays={arrays!r}: {sys.executable} cannot import {arrays}: {error}; install "
+            f"{arrays} for this interpreter"
         ) from error
     if device is None:
         return ArrayKind(arrays)
@@ -107,7 +108,7 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
 
 
 def kind_of(structure: Any) -> ArrayKind:
-    """Return the kind of the first array from another library in a structure, or NUMPY if none."""
+    """Return the kind of the first non-NumPy array in a structure, or NUMPY if there is none."""
     found = _found(structure, _library_of)
     if not found:
         return NUMPY

@@ -1,15 +1,15 @@
 """Parsing of messages and JSON from possibly hostile peers, within `Limits`.
 
 The memory that a parsed message will need is estimated from the message's bytes before parsing.
-The estimate follows the descriptors of the message, visits each field once and enters only
-submessages that can contain many parts. Therefore it costs 0.2 to 0.4 us for each string, message
-or entry, and nothing for the elements of an array. Messages of up to 64 KiB are parsed without an
+The estimate is based on the message's descriptors. It visits each field once, and enters only
+submessages that can contain many parts. Therefore it takes 0.2 to 0.4 us for each string, message
+or entry, and no time for the elements of an array. Messages of up to 64 KiB are parsed without an
 estimate, because they need at most 40 MB.
 
 The values in a JSON text are also counted before parsing, because a megabyte of brackets would
-otherwise become thirty megabytes of lists or overflow the parser's stack. JSON has no NaN and no
-Infinity, so this module never writes them, but it reads them as floats because servers written in
-Python send them.
+otherwise become thirty megabytes of lists or overflow the parser's stack. JSON has no NaN or
+Infinity, so this module never writes them. It reads them as floats, however, because servers
+written in Python send them.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from dm_env_rpc_client.tensors.codecs import read_varint
 from dm_env_rpc_client.tensors.memory_limits import Budget
 
 SMALL_BYTES = 1 << 16
-"""The maximum size, in bytes, of a message whose memory use is negligible and not estimated."""
+"""The maximum size, in bytes, of messages whose memory use is negligible and not estimated."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _Charge: TypeAlias = Callable[[int, str], None]
 _Message = TypeVar("_Message", bound=protobuf_message.Message)
 
 _TAG = 1 << 3 | 2
-"""The protobuf tag of a length-delimited field 1, which contains the elements of every payload."""
+"""The protobuf tag of field 1, length-delimited. In every payload, this field has the elements."""
 
 _CHUNK = 1 << 20
 
 _CHARGED = 1 << 12
-"""The number of fields charged at once. Charging each field separately would take longer than the
-rest of the estimate."""
+"""The number of fields charged to the budget at once. Charging each field separately would take
+longer than the rest of the estimate."""
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _TYPE = descriptor.FieldDescriptor
@@ -69,22 +69,22 @@ class _Field(NamedTuple):
     free."""
 
     is_name: bool
-    """Whether the field is a name, whose size is limited."""
+    """Whether the field contains a name. The size of names is limited."""
 
     child: _Table | None
-    """The fields of the field's message, or None if the message is not entered."""
+    """The fields of the submessage in the field, or None if the estimate does not enter it."""
 
     element_bytes: int
     """The size of a packed integer in memory, in bytes, or 0 for other fields."""
 
 
 class _Table(NamedTuple):
-    """The fields of a message by the tag of their length-delimited form."""
+    """The fields of a message, keyed by the tags that they have if they are length-delimited."""
 
     fields: dict[int, _Field]
 
     only: str
-    """The Budget method that charges the only field if it is field 1 and not entered, else ""."""
+    """The Budget method for the only field, if that is field 1 and not entered; otherwise ""."""
 
 
 def parse(message_class: type[_Message], data: bytes, budget: Budget, where: str) -> _Message:
@@ -110,7 +110,7 @@ def check(
     budget: Budget,
     where: str,
 ) -> None:
-    """Charge a budget for the memory of a parsed message.
+    """Charge a budget for the memory that a message will need after parsing.
 
     Args:
       message_class: its class.
@@ -174,7 +174,7 @@ def _field(field: descriptor.FieldDescriptor) -> _Field | None:
 def _count(
     data: Buffer, i: int, end: int, table: _Table, budget: Budget, where: str, is_exact: bool
 ) -> None:
-    """Charge the budget for the message in data[i:end], or raise IndexError if truncated."""
+    """Charge the budget for the message in data[i:end]; raise IndexError if it is truncated."""
     fields = table.fields
     if table.only:
         charge = getattr(budget, table.only)
@@ -234,14 +234,14 @@ def _count(
 def _charge_most(data: Buffer, i: int, end: int, charge: _Charge, where: str) -> None:
     """Charge for the maximum possible number of occurrences of field 1.
 
-    Each occurrence begins with the byte `_TAG`, which can also be part of a text.
+    Each occurrence begins with the byte `_TAG`, which can also be part of a string.
     """
     for start in range(i, end, _CHUNK):
         charge(bytes(data[start : min(start + _CHUNK, end)]).count(_TAG), where)
 
 
 def _count_only(data: Buffer, i: int, end: int, charge: _Charge, where: str) -> int:
-    """Charge for field 1 in data[i:end], and return the position of the first other field.
+    """Charge for each field 1 at the start of data[i:end]; return the position of the next field.
 
     This loop takes 0.1 us for each occurrence, compared with 0.5 us in the general loop.
     """
@@ -307,19 +307,19 @@ def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) ->
         return json.loads(text.decode())
     except (ValueError, RecursionError) as error:  # Bad UTF-8 is a ValueError, too.
         start = bytes(text[:40]) + (b"..." if len(text) > 40 else b"")
-        raise ProtocolError(f"{where}: not UTF-8 JSON: {error}; it begins {start!r}") from None
+        raise ProtocolError(f"{where}: not UTF-8 JSON: {error}; it begins with {start!r}") from None
 
 
 def encode(value: Any, where: str) -> bytes:
-    """Write a value as ASCII JSON without white space.
+    """Encode a value as ASCII JSON without white space.
 
     Raises:
-      SpecError: JSON cannot represent the value; `where` names it in the text.
+      SpecError: JSON cannot represent the value; `where` names it in the error message.
     """
     try:
         return _ENCODER.encode(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError(f"{where}: invalid as JSON: {error}") from None
+        raise SpecError(f"{where}: cannot be encoded as JSON: {error}") from None
 
 
 def jsonable(value: Any, depth: int = MAX_DEPTH // 2) -> Any:

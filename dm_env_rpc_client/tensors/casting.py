@@ -4,9 +4,9 @@ NumPy's own casts wrap 300 to 44 in an int8, turn NaN into a large negative inte
 to 1 and convert the string "False" to True. If such a cast changed an action, the environment
 would return a plausible but wrong result.
 
-The only allowed rounding is from a wider to a narrower float type, because 0.1 has no exact
-float32 and a float32 spec implies the nearest value. Overflow to infinity during rounding is an
-error.
+The only allowed rounding is from a wider to a narrower float type, because no float32 equals 0.1
+exactly, and a float32 spec implies rounding to the nearest value. Overflow to infinity during
+rounding is an error.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
-    """Return the index of the first invalid element and its name for error messages.
+    """Return the index of the first invalid element, and how error messages refer to the element.
 
     Args:
       fits: whether each element is valid, a bool or an array of bools; at least one is False.
@@ -165,7 +165,7 @@ def _unchanged(array: Array, cast: Array) -> Any:
 
 
 def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
-    """Return the narrowest dtype of the protocol that represents every value of `dtype`.
+    """Return the narrowest protocol dtype that can represent every value of `dtype`.
 
     Args:
       dtype: a bool, integer or float dtype of any byte order.
@@ -246,7 +246,7 @@ def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str
 
 
 def _from_elements(elements: list[Any], where: str) -> Array:
-    """Return the elements as a flat array of their common kind."""
+    """Return the elements, which must be of one kind or all numbers, as a flat array."""
     if not elements:
         return np.empty(0, np.float64)
     types = set(map(type, elements))

@@ -1,9 +1,9 @@
-"""Codecs that convert the eleven data types between arrays and payload messages.
+"""Codecs for the eleven data types, which convert between arrays and payload messages.
 
-On the wire, a `bytes` field and a packed repeated field of a fixed-width type or of bools consist
-of a tag, a length and the little-endian memory of the array. The elements of these fields are
-copied as one block instead of one by one (float32 84x84x4: 71x faster than iterating). Elements
-that are varints, strings or messages are converted by protobuf.
+On the wire, `bytes` fields, and packed repeated fields of bools or of a fixed-width type, consist
+of a tag, a length and the array's memory in little-endian order. Their elements are copied as one
+block instead of one by one (float32 84x84x4: 71x faster than iterating). Protobuf converts all
+other elements: varints, strings and messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PayloadMessage: TypeAlias = dm_env_rpc_pb2.Tensor | dm_env_rpc_pb2.TensorSpec.Va
 DTypeLike: TypeAlias = npt.DTypeLike | int
 
 _FEW = 32
-"""The number of integers up to which encoding them one by one is faster than array operations."""
+"""The maximum number of integers for which encoding one by one is faster than array operations."""
 
 _ANY_BYTES = 512
 """The approximate memory, in bytes, that an `Any` uses in addition to its contents."""
@@ -37,7 +37,7 @@ _LENGTH_DELIMITED = 2
 
 
 class Codec:
-    """A converter of one data type between flat arrays and payload messages.
+    """A converter between flat arrays and payload messages for one data type.
 
     Attributes:
       field: the name of the payload field, such as "floats".
@@ -70,7 +70,7 @@ class Codec:
         return self.dtype.kind in "iuf"
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
-        """Write the elements of `array`, in this codec's dtype, into `message`."""
+        """Write the elements of `array`, which has this codec's dtype, into `message`."""
         payload = getattr(message, self.field)
         payload.SetInParent()
         payload.array.extend(array.ravel().tolist())
@@ -89,7 +89,7 @@ class Codec:
         return encoded
 
     def memory(self, array: Array) -> bytes | memoryview:
-        """Return the elements in their wire format. Only for codecs with `is_block`."""
+        """Return the elements of `array` in wire format, if the codec has `is_block`."""
         raise NotImplementedError(
             f"{self.name} is encoded as varints or messages, not as one block"
         )
@@ -108,7 +108,7 @@ class Codec:
         return self.dtype.type(elements[0]) if len(elements) == 1 else None
 
     def decode(self, payload: bytes) -> Array:
-        """Return the elements of a serialized payload message, in the same way as `unpack`."""
+        """Return the elements of a serialized payload message, like `unpack` for a parsed one."""
         return self._elements(self.payload_class.FromString(payload).array)
 
     def _elements(self, repeated: Any) -> Array:
@@ -119,7 +119,7 @@ class Codec:
         return np.fromiter(repeated, self.dtype, len(repeated))
 
     def broadcast(self, element: Any, shape: tuple[int, ...], where: str, budget: Budget) -> Array:
-        """Return an array of `shape` filled with one element, charged to `budget`."""
+        """Charge `budget` for an array of `shape`, and return it, filled with `element`."""
         budget.expand(math.prod(shape) * self.dtype.itemsize, where)
         array = np.empty(shape, self.dtype)
         array[...] = element
@@ -191,7 +191,7 @@ class _BlockCodec(Codec):
 
 
 class _BoolCodec(_BlockCodec):
-    """A codec for bools, which are one-byte varints with the value 0 or 1, as in NumPy arrays."""
+    """A codec for bools, which are one byte each, 0 or 1, both as varints and in NumPy arrays."""
 
     def encode(self, array: Array) -> bytes:
         # In a view of foreign memory, any byte other than 0 may represent True.
@@ -256,7 +256,7 @@ _BY_DTYPE = {codec.dtype: codec for codec in _CODECS if codec.dtype.kind != "O"}
 
 
 _SMALL_BYTES = 1 << 10
-"""The size, in bytes, up to which copying an array once more is faster than creating a view."""
+"""The maximum size, in bytes, of arrays for which a further copy takes less time than a view."""
 
 _ONE_BYTE = [bytes([number]) for number in range(0x80)]
 
@@ -325,7 +325,7 @@ def codec_of_value(value: Any, array: Array) -> Codec:
 
 
 def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
-    """Return the codec of a message's payload, or raise SpecError if it has none."""
+    """Return the codec for a message's payload, or raise SpecError if there is no payload."""
     field = message.WhichOneof("payload")
     if field is None:
         raise SpecError(f"{where}: the tensor has no payload")
@@ -333,7 +333,7 @@ def codec_of_payload(message: PayloadMessage, where: str) -> Codec:
 
 
 def varint(number: int) -> bytes:
-    """Return a number of up to 64 bits as a varint, protobuf's encoding of integers."""
+    """Encode a number of up to 64 bits as a varint, protobuf's encoding of integers."""
     number &= 0xFFFFFFFFFFFFFFFF
     if number <= 0x7F:
         return _ONE_BYTE[number]

@@ -1,4 +1,4 @@
-"""Arrays with one row for each of several environments, and conversion of values for a row.
+"""Arrays with one row per environment, and conversion of values that are assigned to a row.
 
 Batches, rollouts and vector environments fill their rows through `Column`. A row accepts the
 values that a single environment is allowed to return, and rejects values that would be changed. In
@@ -30,11 +30,11 @@ from dm_env_rpc_client.tensors.specs import (
 )
 
 VARIABLE = (VariableArray, VariableBoundedArray, VariableStringArray)
-"""The specs of arrays of variable length, whose rows cannot form one array."""
+"""The spec types for arrays of variable length, whose rows cannot form one array."""
 
 
 def batch_spec(spec: specs.Array, count: int) -> specs.Array:
-    """Return the spec of `count` stacked values of a spec, as in `Rows`."""
+    """Return the spec of `count` stacked values that each conform to `spec`, as in `Rows`."""
     shape = (count, *spec.shape)
     if isinstance(spec, VARIABLE):
         return specs.Array((count,), object, spec.name)
@@ -73,7 +73,7 @@ def row_tensor_spec(
 
 
 class Column:
-    """The rows of one observation, reward or discount.
+    """One observation, or the reward or discount, of several environments, with one row for each.
 
     Args:
       spec: the spec of one row.
@@ -120,7 +120,7 @@ class Column:
             self.type = float if self.dtype == np.float64 else self.dtype.type
 
     def taken(self, value: Any) -> Any:
-        """Return a value that can be assigned to a row, unchanged or rounded to the row's dtype.
+        """Return `value` in a form that a row stores unchanged or rounded to the row's dtype.
 
         Most values are recognized at once. All other values are converted or rejected by `fitted`.
         """
@@ -135,7 +135,7 @@ class Column:
         return self.fitted(value)
 
     def fitted(self, value: Any) -> Any:
-        """Return a value in the dtype and shape of a row.
+        """Convert a value to the dtype of a row, and check its shape.
 
         Args:
           value: the value returned by an environment.
@@ -150,7 +150,7 @@ class Column:
         if array.shape != self.shape:
             raise SpecError(f"{label}: has shape {list(array.shape)}; expected {list(self.shape)}")
         if codec.data_type == dm_env_rpc_pb2.STRING:
-            # Checked here, because an unsendable text would fail the answer of all rows.
+            # Checked here, because an unsendable string would fail the answer of all rows.
             packing.pack_array(array, codec, label)
         return array if self.shape else array[()]
 
@@ -160,9 +160,9 @@ _NO_DTYPE = np.dtype([("no array has this dtype", np.void, 1)])
 _DOUBLE = np.dtype(np.float64)
 
 _SMALL = float(np.finfo(np.float32).max) ** 2
-"""The sum of squares below which every element is finite and within the range of float32."""
+"""If the sum of its squares is below this, every element is finite and in the range of float32."""
 
 
 def _is_small(array: npt.NDArray[np.float64]) -> bool:
-    """Whether a single operation shows that an array can be rounded to float32."""
+    """Whether an array is small enough to be rounded to float32, tested in a single operation."""
     return bool(np.vdot(array, array) < _SMALL)

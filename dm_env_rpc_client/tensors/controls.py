@@ -1,4 +1,4 @@
-"""Manual control of actions with keys and with values that conform to a spec.
+"""Manual control of actions, by pressing keys or by setting values that conform to a spec.
 
 A notebook provides widgets and a key field, and the command line provides a window. Key names are
 those of a browser's `KeyboardEvent.key`, with letters in lower case.
@@ -31,7 +31,8 @@ _LETTERS = "zxcvfgbnmhjklqetyuiop"
 """The letter keys that no axis uses, except r, which resets the environment."""
 
 _MOST_ELEMENTS = 16
-"""The maximum length of a vector that keys can control. Keys change its first elements."""
+"""The maximum length of a vector that keys can control. Keys change the first elements of
+such a vector."""
 
 # By the number of values. Four values are in the order of FrozenLake; the first of five values is
 # no direction.
@@ -68,7 +69,7 @@ class Change(NamedTuple):
 
 
 def few_values(spec: specs.Array, most: int) -> list[Any]:
-    """Return all values of a scalar spec with at most `most` values, or none for other specs."""
+    """Return all values of a scalar spec if there are at most `most`; otherwise an empty list."""
     if spec.shape:
         return []
     if spec.dtype.kind == "b":
@@ -93,7 +94,7 @@ def elements(spec: specs.Array, most: int) -> list[Element]:
 
 
 def idle(spec: specs.Array) -> Any:
-    """Return an action's default, which is the middle of three values or the nearest to 0.
+    """Return an action's default: the middle one of three values, otherwise the one nearest to 0.
 
     Three values usually mean back, stay and forth.
     """
@@ -136,7 +137,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
         # The protocol has no 16-bit dtypes; a value of the next wider dtype may not fit.
         is_float = narrowed.dtype.kind == "f"
         if not np.all(np.isfinite(narrowed) if is_float else narrowed == conforming):
-            raise SpecError(f"{where}: {value!r} does not fit its dtype {spec.dtype.name}")
+            raise SpecError(f"{where}: {value!r} does not fit dtype {spec.dtype.name}")
         return narrowed[()]
 
     return check
@@ -145,7 +146,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
 def checked_action(
     action: Any, action_specs: Mapping[str, specs.Array], where: str = ""
 ) -> dict[str, Any]:
-    """Return the values of a whole or partial action by flat name.
+    """Check the values of a whole or partial action, and return them keyed by flat name.
 
     Args:
       action: values, nested or by flat name.
@@ -204,7 +205,7 @@ def checked_change(
 def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> specs.Array:
     shape = tuple(spec.shape)
     if len(index) != len(shape) or not all(map(int.__lt__, index, shape)):
-        raise SpecError(f"{where}: no such element; its shape is {list(shape)}")
+        raise SpecError(f"{where}: no such element; the action has shape {list(shape)}")
     if isinstance(spec, specs.StringArray):
         return specs.StringArray((), name=spec.name)
     if not isinstance(spec, specs.BoundedArray):
@@ -214,7 +215,7 @@ def _element_spec(spec: specs.Array, index: tuple[int, ...], where: str) -> spec
 
 
 def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-    """Return a copy of values by flat name with changes applied in order."""
+    """Return a copy of `values`, keyed by flat name, with `changes` applied in order."""
     arrays = dict(values)
     for change in changes:
         if change.at is ...:
@@ -227,7 +228,7 @@ def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, A
 
 
 def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, list[Change]]:
-    """Return keys for actions, derived from their specs.
+    """Assign keys to actions, based on the specs of the actions.
 
     The arrow keys, followed by a and d, and s and w, set bounded floats and integers with two or
     three values to their bounds. An action with four or five values is treated as directions if

@@ -1,4 +1,4 @@
-"""Conversion between protocol and NumPy data types, with the reference package's names."""
+"""Conversion functions for DataTypes and NumPy dtypes, named as in the reference package."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def data_type_to_np_type(dm_env_rpc_dtype: dm_env_rpc_pb2.DataType | int) -> np.
       SpecError: the protocol has no such data type.
     """
     if not isinstance(dm_env_rpc_dtype, int | np.integer):
-        raise SpecError(f"expected the number of a DataType, got {dm_env_rpc_dtype!r}")
+        raise SpecError(f"expected a DataType number, got {dm_env_rpc_dtype!r}")
     return _np_type(codec_for(int(dm_env_rpc_dtype), "DataType"))
 
 
 def np_type_to_data_type(np_type: npt.DTypeLike) -> dm_env_rpc_pb2.DataType:
-    """Return the DataType of a NumPy dtype, the inverse of `data_type_to_np_type`.
+    """Return the DataType of a NumPy dtype; this is the inverse of `data_type_to_np_type`.
 
     Args:
       np_type: any argument of `np.dtype`, such as `np.float32`.

@@ -1,9 +1,9 @@
 """`Limits` on the memory of a received message, and the budget that enforces them.
 
-A few bytes can require gigabytes of memory, because one element can fill an array of any shape,
-and a string or an `Any` takes two bytes on the wire and up to 650 in memory. Therefore the parts
-of a message share one budget, which is charged before memory is allocated (in `bounded_parsing.py`
-before protobuf parses, and in `packing.py` before an array is filled).
+A few bytes can require gigabytes of memory: one element can fill an array of any shape, and a
+string or an `Any` takes two bytes on the wire but up to 650 in memory. Therefore, all parts of a
+message share one budget. It is charged before memory is allocated: in `bounded_parsing.py` before
+protobuf parses the message, and in `packing.py` before an array is filled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 
 MAX_MESSAGE_BYTES = (1 << 31) - 1
-"""Protobuf's maximum size of a message, in bytes."""
+"""Protobuf's maximum message size, in bytes."""
 
 _LISTED = 32
 """The maximum number of names that an error message lists."""
@@ -82,8 +82,8 @@ class Limits:
             object.__setattr__(self, field.name, value)
         if self.message_bytes > MAX_MESSAGE_BYTES:
             raise SpecError(
-                f"Limits: message_bytes is {self.message_bytes}; protobuf messages have at most "
-                f"{MAX_MESSAGE_BYTES} bytes"
+                f"Limits: message_bytes is {self.message_bytes}; a protobuf message can have at "
+                f"most {MAX_MESSAGE_BYTES} bytes"
             )
 
     def check_name(self, name: str, where: str) -> None:
@@ -134,43 +134,43 @@ class Budget:
             )
 
     def expand(self, size: int, where: str) -> None:
-        """Charge `size` bytes beyond the message's own size, or raise SpecError over the limit."""
+        """Charge `size` bytes beyond the message's own size; raise SpecError if over the limit."""
         self._expanded -= size
         if self._expanded < 0:
             limit = self._limits.expanded_bytes
             raise SpecError(
-                f"{where}: its elements need {size} bytes more than in the message; the arrays of "
-                f"a message are allowed {limit} more bytes in total (Limits.expanded_bytes)"
+                f"{where}: its elements need {size} bytes more than in the message; all arrays of "
+                f"a message together may need at most {limit} bytes more (Limits.expanded_bytes)"
             )
 
     def take_strings(self, count: int, where: str) -> None:
-        """Charge strings, and raise SpecError if the message has too many."""
+        """Charge `count` strings; raise SpecError if over the limit."""
         self._strings -= count
         if self._strings < 0:
             raise _too_many(where, self._limits.strings, "strings", "strings")
 
     def take_messages(self, count: int, where: str) -> None:
-        """Charge messages in tensors and error details, and raise SpecError if too many."""
+        """Charge `count` messages in tensors or errors; raise SpecError if over the limit."""
         self._messages -= count
         if self._messages < 0:
             raise _too_many(where, self._limits.messages, "protobuf messages", "messages")
 
     def take_entries(self, count: int, where: str) -> None:
-        """Charge actions, observations or settings, and raise SpecError if there are too many."""
+        """Charge `count` actions, observations or settings; raise SpecError if over the limit."""
         self._entries -= count
         if self._entries < 0:
             what = "actions, observations or settings"
             raise _too_many(where, self._limits.specs, what, "specs")
 
     def take_fields(self, count: int, where: str) -> None:
-        """Charge fields of any kind, and raise SpecError if the message has too many."""
+        """Charge `count` fields of any kind; raise SpecError if over the limit."""
         self._fields -= count
         if self._fields < 0:
             raise SpecError(f"{where}: the message has too many fields for its limits (see Limits)")
 
 
 def largest_array(limits: Limits) -> int:
-    """Return the maximum size, in bytes, of an array in a message."""
+    """Return the maximum size, in bytes, that `limits` allow for an array in a message."""
     return limits.message_bytes + limits.expanded_bytes
 
 
@@ -183,7 +183,7 @@ def listed(known: Iterable[object]) -> str:
 
 
 def shortened(text: str, size: int) -> str:
-    """Return text truncated to about `size` bytes and followed by its original size.
+    """Truncate text that is longer than `size` bytes, and append its original size.
 
     Args:
       text: the text.
@@ -198,7 +198,7 @@ def shortened(text: str, size: int) -> str:
 
 
 def sendable(text: str, size: int) -> str:
-    """Return text that a message can contain, `shortened` and without surrogates.
+    """Shorten text like `shortened` and replace its surrogates, so that a message can contain it.
 
     Args:
       text: the text.
@@ -209,7 +209,7 @@ def sendable(text: str, size: int) -> str:
 
 
 def described(error: BaseException, text_of: Callable[[BaseException], str] = str) -> str:
-    """Return the type name and text of any error, even if its `str` raises another error.
+    """Return an error's type name and message, even if its `str` raises another error.
 
     Args:
       error: the error.
@@ -219,7 +219,7 @@ def described(error: BaseException, text_of: Callable[[BaseException], str] = st
     try:
         text = text_of(error)
     except Exception as failure:
-        return f"{name}: (its text raised {type(failure).__name__})"
+        return f"{name}: (its message raised {type(failure).__name__})"
     return text if text_of is repr else f"{name}: {text}"
 
 

@@ -1,11 +1,11 @@
-"""Conversion of nested dictionaries to flat names and back, and checks of unbounded structures.
+"""Conversion between nested dictionaries and flat names, and checks for unbounded nesting.
 
 The protocol has only flat names. A period in a name separates two levels of nesting (see "Nested
 actions or observations" in the protocol overview).
 
 Lists, mappings and arrays of objects can contain themselves or have thousands of levels. Packing
-code calls the functions of this module only after descending a limited number of levels, so values
-of the usual depth cost nothing extra.
+code checks for this only after it has descended a limited number of levels, so values of ordinary
+depth cost nothing extra.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def contains_itself(value: Any) -> bool:
 
 
 def too_deep(value: Any, where: str, most: int) -> SpecError:
-    """Return the error for a value with more levels than can be packed.
+    """Return the error for a value that is nested too deeply to be packed.
 
     Args:
       value: the value.
@@ -60,7 +60,7 @@ def too_deep(value: Any, where: str, most: int) -> SpecError:
 
 
 def text_of_deep(value: Any) -> str:
-    """Return a text that describes a value nested below the last level that is packed.
+    """Return a string that describes a value nested below the deepest level that is packed.
 
     Raises:
       SpecError: the value contains itself.
@@ -71,7 +71,7 @@ def text_of_deep(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return `repr(value)`, or a shortened text if the value is too deep for `repr`."""
+    """Return `repr(value)`, or a shorter string if the value is too deeply nested for `repr`."""
     try:
         return repr(value)
     except RecursionError:
@@ -135,7 +135,9 @@ def _flatten_into(
         raise SpecError(f"more than {MAX_NESTING} levels of nesting at {prefix[:40]!r}...")
     for key, value in nested.items():
         if not isinstance(key, str):
-            raise SpecError(f"names must be strings, but {prefix or 'the mapping'} has key {key!r}")
+            raise SpecError(
+                f"names must be strings, but {prefix or 'the mapping'} has the key {key!r}"
+            )
         if strict and separator in key:
             raise SpecError(
                 f"cannot flatten key {prefix + key!r}: it contains the separator {separator!r}"
@@ -151,7 +153,7 @@ def _flatten_into(
 
 
 def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, Any]:
-    """Rebuild nested dictionaries from flat names; the inverse of `flatten_dict`.
+    """Rebuild nested dictionaries from flat names (the inverse of `flatten_dict`).
 
     Args:
       input_dict: a mapping from flat name to leaf.
@@ -183,7 +185,7 @@ def nest(flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
 def check_unambiguous(
     names: Iterable[str], separator: str = SEPARATOR, max_nesting: int = MAX_NESTING
 ) -> None:
-    """Raise SpecError if a name is a leaf and also the parent of another name."""
+    """Raise SpecError if a name is both a leaf and the parent of another name."""
     if not separator:
         raise SpecError("the separator is empty; pass a non-empty string")
     leaves = set(names)
@@ -196,7 +198,7 @@ def check_unambiguous(
         while found:
             if parent in leaves:
                 raise SpecError(
-                    f"{parent!r} and {name!r} exclude each other: {parent!r} would be both a "
-                    "value and a group of values"
+                    f"{parent!r} and {name!r} conflict: {parent!r} would be both a value and a "
+                    "group of values"
                 )
             parent, found, _ = parent.rpartition(separator)

@@ -1,10 +1,10 @@
-"""Conversion of Tensor messages to NumPy arrays and back.
+"""Conversion between Tensor messages and NumPy arrays.
 
 Elements are sent in row-major order in the payload message for their type (see `codecs`).
 
-The section "Tensors" of the protocol overview states the rules. At most one dimension of a shape
-is negative, and the length of this dimension follows from the number of elements. A single element
-represents an array of any shape with all elements equal. An empty shape denotes a scalar.
+See "Tensors" in the protocol overview for the rules. At most one dimension of a shape is negative,
+and its length is inferred from the number of elements. A single element can represent an array of
+any shape whose elements are all equal. An empty shape denotes a scalar.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def pack_tensor(
 def pack_value(
     value: Any, codec: Codec | None, where: str, try_compress: bool = False
 ) -> dm_env_rpc_pb2.Tensor:
-    """Pack a value like `pack_tensor`, with a given codec and a name for error messages."""
+    """Pack `value` as `pack_tensor` does, with a given `codec` and the name `where` in errors."""
     own = codec_of_plain_value(value)
     if own is not None and (codec is None or codec is own):
         if type(value) is not np.ndarray:
@@ -160,20 +160,20 @@ def unpack_payload(
 
 
 def check_size(shape: Sequence[int], itemsize: int, where: str) -> None:
-    """Raise SpecError if an array of a shape is too large for a message.
+    """Raise SpecError if an array of the given shape is too large for a message.
 
     NumPy cannot create arrays of these shapes either, not even empty arrays.
     """
     size = math.prod(max(length, 1) for length in shape) * itemsize
     if size > MAX_MESSAGE_BYTES:
         raise SpecError(
-            f"{where}: shape {list(shape)} takes {size} bytes; a message holds at most "
-            f"{MAX_MESSAGE_BYTES}"
+            f"{where}: an array of shape {list(shape)} takes {size} bytes; a message holds at "
+            f"most {MAX_MESSAGE_BYTES}"
         )
 
 
 def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
-    """Return the full shape of a tensor of `size` elements.
+    """Return the shape of a tensor with `size` elements, resolving a variable dimension.
 
     Args:
       shape: the shape in the message, of which one dimension may be negative.
@@ -201,13 +201,13 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
             length = size // rest
         else:
             raise SpecError(
-                f"{where}: {size} elements do not fill shape {list(shape)} for any length of "
-                f"dimension {axis}"
+                f"{where}: {size} elements cannot fill shape {list(shape)}, whatever the length "
+                f"of dimension {axis}"
             )
         shape = (*shape[:axis], length, *shape[axis + 1 :])
     elif size != 1 and size != math.prod(shape):
         raise SpecError(
-            f"{where}: shape {list(shape)} takes {math.prod(shape)} elements (or one for all), "
+            f"{where}: shape {list(shape)} requires {math.prod(shape)} elements (or one for all), "
             f"got {size}"
         )
     if 0 in shape:

@@ -1,4 +1,4 @@
-"""Parsing of settings that are written as NAME=VALUE on a command line."""
+"""Parsing of command-line settings of the form NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dm_env_rpc_client.errors import SpecError
 
 
 def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
-    """Parse NAME=VALUE strings, with values that are not JSON treated as text.
+    """Parse the NAME=VALUE strings in `settings`, keeping values that are not JSON as strings.
 
     Raises:
       SpecError: a setting has no `=` or no name, or its value is null.

@@ -1,4 +1,4 @@
-"""Packing of the settings of worlds and agents, nested or by flat name, as Tensor messages."""
+"""Packing of world and agent settings, nested or with flat names, as Tensor messages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The UIDs, names and strict packing of an agent's actions or observations.
+"""Lookup, validation and packing of an agent's actions or observations.
 
-Everything that depends only on the specs is computed once, when they arrive. In each step, the
-dtype and shape of a value are checked by comparison. Its range is checked by two reductions or, if
-the value has few elements, element by element.
+Everything that depends only on the specs is computed once, when they arrive. In each step, a
+value's dtype and shape are compared with those of its spec. Its range is checked element by
+element if the value has few elements, and with two reductions otherwise.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from dm_env_rpc_client.tensors.memory_limits import (
 )
 
 _COMPARED = 256
-"""The maximum number of characters of an unknown name that are compared with known names."""
+"""An unknown name is cut to this many characters before it is compared with the known names."""
 
 _FEW = 64
-"""The maximum number of elements that are compared one by one, which takes 1 us. Two reductions
-take 3 to 7 us."""
+"""The maximum number of elements that are compared one by one. This takes 1 us, whereas two
+reductions take 3 to 7 us."""
 
 
 class TensorField:
-    """One action or observation, with its spec and the packing and unpacking of its values.
+    """One action or observation, which packs and unpacks values according to its spec.
 
     Attributes:
       uid: the UID.
@@ -93,7 +93,7 @@ class TensorField:
         return array
 
     def admits(self, shape: Iterable[int]) -> bool:
-        """Whether `shape` equals the spec's shape, with any length in a variable dimension."""
+        """Whether `shape` matches the spec's shape, whose variable dimension admits any length."""
         shape = tuple(shape)
         return len(shape) == len(self.shape) and all(
             mine == its or mine < 0 for mine, its in zip(self.shape, shape, strict=True)
@@ -139,7 +139,10 @@ class TensorField:
         return lows, highs
 
     def _raise_out_of_range(self, array: codecs.Array) -> None:
-        """Raise SpecError for the first element out of range. Infinity needs an infinite bound."""
+        """Raise SpecError for the first element out of range.
+
+        Infinity is in range only if the bound is infinite.
+        """
         minimum, maximum = self.bounds
         low = -np.inf if minimum is None else minimum
         high = np.inf if maximum is None else maximum
@@ -183,7 +186,7 @@ class TensorField:
 
 
 class SpecManager:
-    """Packing and unpacking of values by name for one set of specs.
+    """Packing and unpacking of named values according to one set of specs.
 
     Args:
       specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. They are copied.
@@ -235,7 +238,7 @@ class SpecManager:
         return markup.section(f"{self._kind.capitalize()}s", spec_tables.spec_table(by_name))
 
     def check_sizes(self, names: Iterable[str]) -> None:
-        """Raise SpecError if a value of a spec cannot fit into any message.
+        """Raise SpecError if the values that a spec describes cannot fit into any message.
 
         Args:
           names: the names of the values.
@@ -250,20 +253,20 @@ class SpecManager:
                     "" if self._kind == "action" else ", leave it out with requested_observations"
                 )
                 raise SpecError(
-                    f"{field.label}: shape {list(field.shape)} of {field.codec.name} takes {size} "
-                    f"bytes, but a message that contains it is limited to {most} "
-                    f"(Limits.message_bytes and expanded_bytes); raise the limits{advice}, or "
-                    "have the server use smaller arrays"
+                    f"{field.label}: an array of shape {list(field.shape)} and dtype "
+                    f"{field.codec.name} takes {size} bytes, but a message that contains it is "
+                    f"limited to {most} (Limits.message_bytes and expanded_bytes); raise the "
+                    f"limits{advice}, or have the server use smaller arrays"
                 )
 
     @property
     def specs_by_uid(self) -> dict[int, dm_env_rpc_pb2.TensorSpec]:
-        """A copy of the TensorSpecs by UID."""
+        """A copy of the mapping from UIDs to TensorSpecs."""
         return {uid: field.spec for uid, field in self._fields.items()}
 
     @property
     def specs_by_name(self) -> dict[str, dm_env_rpc_pb2.TensorSpec]:
-        """A copy of the TensorSpecs by name."""
+        """A copy of the mapping from names to TensorSpecs."""
         return {name: field.spec for name, field in self._by_name.items()}
 
     def names(self) -> KeysView[str]:
@@ -275,23 +278,23 @@ class SpecManager:
         return self._fields.keys()
 
     def name_to_uid(self, name: str) -> int:
-        """Return the UID of a name, or raise UnknownNameError if the name is unknown."""
+        """Return the UID for `name`, or raise UnknownNameError if the name is unknown."""
         return self.field(name).uid
 
     def uid_to_name(self, uid: int) -> str:
-        """Return the name of a UID, or raise UnknownNameError if the UID is unknown."""
+        """Return the name for `uid`, or raise UnknownNameError if the UID is unknown."""
         return self._field_of_uid(uid).name
 
     def name_to_spec(self, name: str) -> dm_env_rpc_pb2.TensorSpec:
-        """Return the TensorSpec of a name, or raise UnknownNameError if the name is unknown."""
+        """Return the TensorSpec for `name`, or raise UnknownNameError if the name is unknown."""
         return self.field(name).spec
 
     def uid_to_spec(self, uid: int) -> dm_env_rpc_pb2.TensorSpec:
-        """Return the TensorSpec of a UID, or raise UnknownNameError if the UID is unknown."""
+        """Return the TensorSpec for `uid`, or raise UnknownNameError if the UID is unknown."""
         return self._field_of_uid(uid).spec
 
     def field(self, name: str) -> TensorField:
-        """Return the field of a name, or raise UnknownNameError with a similar name."""
+        """Return the field for `name`, or raise UnknownNameError and suggest a similar name."""
         field = self._by_name.get(name)
         if field is None:
             near = difflib.get_close_matches(str(name)[:_COMPARED], self._by_name, n=1)
@@ -310,7 +313,7 @@ class SpecManager:
         return field
 
     def pack(self, tensors: Mapping[str, Any]) -> dict[int, dm_env_rpc_pb2.Tensor]:
-        """Pack values by name into Tensor messages by UID.
+        """Pack a mapping of names to values into a mapping of UIDs to Tensor messages.
 
         Args:
           tensors: values by name; names may be omitted. A value has any type that `pack_tensor`
@@ -334,7 +337,7 @@ class SpecManager:
     def unpack(
         self, tensors: Mapping[int, dm_env_rpc_pb2.Tensor], budget: Budget | None = None
     ) -> dict[str, Any]:
-        """Unpack Tensor messages by UID into values by name.
+        """Unpack a mapping of UIDs to Tensor messages into a mapping of names to values.
 
         Args:
           tensors: the messages by UID.

@@ -1,4 +1,4 @@
-"""Conversion of TensorSpec messages and their bounds to dm_env specs and back.
+"""Conversion between TensorSpec messages, with their bounds, and dm_env specs.
 
 Bounds are inclusive. A bound is either one value for all elements of the tensor or one value for
 each element (see "Ranges" in the protocol overview). Servers of the 1.0 series send scalar bounds
@@ -40,7 +40,7 @@ def set_shape(spec: specs.BoundedArray, shape: Iterable[int]) -> None:
 def bounded_array(
     shape: tuple[int, ...], dtype: npt.DTypeLike, minimum: Any, maximum: Any, name: str | None
 ) -> specs.BoundedArray:
-    """Return a `dm_env.specs.BoundedArray` without expanding scalar bounds to the shape."""
+    """Return a `dm_env.specs.BoundedArray` without expanding scalar bounds to its shape."""
     if np.ndim(minimum) or np.ndim(maximum):
         return specs.BoundedArray(shape, dtype, minimum, maximum, name)
     bounded = specs.BoundedArray((), dtype, minimum, maximum, name)
@@ -61,7 +61,7 @@ def bounds_of(spec: specs.Array) -> tuple[Any, Any]:
 
 
 class _VariableShape(specs.Array):
-    """A spec with one -1 axis, which validates values of any length along it."""
+    """A spec with one axis of length -1, along which it accepts values of any length."""
 
     __slots__ = ()
 
@@ -85,7 +85,7 @@ class _VariableShape(specs.Array):
 
 
 class VariableArray(_VariableShape, specs.Array):
-    """A `dm_env.specs.Array` whose shape has one -1."""
+    """A `dm_env.specs.Array` whose shape contains -1 once."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class VariableArray(_VariableShape, specs.Array):
 
 
 class VariableBoundedArray(_VariableShape, specs.BoundedArray):
-    """A `dm_env.specs.BoundedArray` whose shape has one -1 and whose bounds are scalars."""
+    """A `dm_env.specs.BoundedArray` whose shape contains -1 once and whose bounds are scalars."""
 
     def __init__(
         self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None
@@ -107,7 +107,7 @@ class VariableBoundedArray(_VariableShape, specs.BoundedArray):
 
 
 class VariableStringArray(_VariableShape, specs.StringArray):
-    """A `dm_env.specs.StringArray` whose shape has one -1."""
+    """A `dm_env.specs.StringArray` whose shape contains -1 once."""
 
     __slots__ = ()
 
@@ -235,7 +235,7 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
 
 
 def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.TensorSpec:
-    """Convert a spec like `dm_env_spec_to_tensor_spec`, but with another name.
+    """Convert a spec as `dm_env_spec_to_tensor_spec` does, but with the given name.
 
     A name of None becomes "".
     """
@@ -244,7 +244,7 @@ def named_tensor_spec(spec: specs.Array, name: str | None) -> dm_env_rpc_pb2.Ten
     try:
         tensor_spec = dm_env_rpc_pb2.TensorSpec(name=name or "", shape=spec.shape)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{where}: its name or its shape cannot be packed: {error}") from error
+        raise SpecError(f"{where}: its name or shape cannot be packed: {error}") from error
     tensor_spec.dtype = data_type  # type: ignore[assignment]  # the stubs want the enum
     if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
         # dm_env broadcasts bounds; the protocol has one bound for all elements or one for each.
@@ -270,7 +270,7 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
     if isinstance(spec, specs.StringArray):
         if spec.string_type is not str:
             raise SpecError(
-                f"{where}: strings of the protocol are text, not bytes; use string_type str"
+                f"{where}: strings in the protocol are text, not bytes; use string_type=str"
             )
         return codecs.codec_for(dm_env_rpc_pb2.STRING)
     if spec.dtype.kind in "OU":
@@ -307,7 +307,7 @@ def check_spec(
     shape = tuple(tensor_spec.shape)
     if len(shape) > casting.MAX_DIMENSIONS:
         raise SpecError(
-            f"{where}: {len(shape)} dimensions; at most {casting.MAX_DIMENSIONS} are allowed"
+            f"{where}: has {len(shape)} dimensions; at most {casting.MAX_DIMENSIONS} are allowed"
         )
     if sum(size < 0 for size in shape) > 1:
         raise SpecError(f"{where}: shape {list(shape)} has more than one variable dimension")
@@ -331,7 +331,7 @@ def _read_bound(
         return _read_line_1_0_bound(codec, value, where)
     found = codecs.codec_of_payload(value, where)
     if found is not codec:
-        raise SpecError(f"{where}: is {found.name}, but the dtype of the spec is {codec.name}")
+        raise SpecError(f"{where}: has dtype {found.name}, but the spec has dtype {codec.name}")
     flat = codec.unpack(value)
     if flat.size == 1:
         bound = flat[0]
@@ -340,8 +340,8 @@ def _read_bound(
             budget.expand(max(0, flat.nbytes - value.ByteSize()), where)
         if any(size < 0 for size in shape) or flat.size != int(np.prod(shape, dtype=object)):
             raise SpecError(
-                f"{where}: has {flat.size} elements; expected one, or one for each element of "
-                f"shape {list(shape)}"
+                f"{where}: has {flat.size} elements; expected one, or one for each element of an "
+                f"array of shape {list(shape)}"
             )
         bound = flat.reshape(shape)
     _check_bound(bound, where)
@@ -357,7 +357,7 @@ def _read_line_1_0_bound(
     if field is None:
         return None
     if _LINE_1_0_DATA_TYPES[field] != codec.data_type:
-        raise SpecError(f"{where}: is {field}, but the dtype of the spec is {codec.name}")
+        raise SpecError(f"{where}: has type {field}, but the spec has dtype {codec.name}")
     number = np.asarray(getattr(scalar, field))
     bound = casting.exact_cast(number, codec.dtype, where)[()]
     _check_bound(bound, where)
@@ -370,7 +370,7 @@ def _check_bound(bound: Any, where: str) -> None:
 
 
 def _with_limits(given: Bounds, codec: codecs.Codec) -> Bounds:
-    """Replace bounds that are None with the limits of a numeric dtype."""
+    """Replace bounds that are None with the limits of the codec's numeric dtype."""
     info: Any = (np.iinfo if codec.dtype.kind in "iu" else np.finfo)(codec.dtype)
     # Converted, because the limits of iinfo are Python integers.
     return Bounds(

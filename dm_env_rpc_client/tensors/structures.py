@@ -1,11 +1,11 @@
-"""Nested specs and values, in the order in which their authors wrote them.
+"""Nested specs and values, whose parts keep the order in which they were written.
 
-A structure is a leaf, or a mapping, list, tuple, named tuple, dataclass or attrs instance whose
-parts are structures. Any object with `shape` and `dtype` is a leaf.
+A structure is either a leaf or a mapping, list, tuple, named tuple, dataclass or attrs instance
+whose parts are structures. Any object with `shape` and `dtype` is a leaf.
 
-dm-tree traverses a mapping in the order of its sorted keys. Agents that flatten
-`observation.values()` follow the order of the mapping itself, so a server's names and UIDs also
-follow this order.
+dm-tree traverses a mapping in the order of its sorted keys. However, agents that flatten
+`observation.values()` rely on the order of the mapping itself, so a server's names and UIDs follow
+that order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_nested(structure: Any) -> bool:
 
 
 def leaves(structure: Any) -> list[Any]:
-    """Return the leaves of a structure, or no leaves if the structure is None."""
+    """Return the leaves of a structure, or an empty list if the structure is None."""
     return [leaf for _, leaf in leaves_with_path(structure)]
 
 
@@ -40,7 +40,7 @@ def leaves_with_path(structure: Any) -> list[tuple[tuple[Any, ...], Any]]:
 
 
 def parts_by_name(structure: Any) -> Mapping[Any, Any] | None:
-    """Return a structure with named parts as a mapping, or None for any other structure."""
+    """Return the named parts of a structure as a mapping, or None if it has no named parts."""
     if isinstance(structure, Mapping):
         return structure
     names = _names(structure)
@@ -68,7 +68,7 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
-    """Return a function that flattens values of a structure, in the order of `leaves`.
+    """Return a function that flattens values shaped like a structure, in the order of `leaves`.
 
     A structure with named parts can be a mapping, named tuple, dataclass or attrs instance,
     regardless of the type in the original structure. Its parts are found by name.
@@ -110,7 +110,7 @@ def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
 
 
 def nester(structure: Any) -> Callable[[Iterator[Any]], Any]:
-    """Return a function that rebuilds a structure from values in the order of `leaves`."""
+    """Return a function that rebuilds a structure from its values, ordered as in `leaves`."""
     parts = parts_of(structure)
     if parts is None:
         return next
@@ -146,13 +146,13 @@ def _walk(structure: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ..
 
 
 def _check_depth(structure: Any, path: Sequence[Any]) -> None:
-    """Raise SpecError for a structure that contains itself or has too many levels for names."""
+    """Raise SpecError for a structure that contains itself or is nested too deeply for names."""
     if len(path) >= nesting.MAX_NESTING:
         raise nesting.too_deep(structure, "specs", nesting.MAX_NESTING)
 
 
 def parts_of(structure: Any) -> list[tuple[Any, Any]] | None:
-    """Return the parts of a structure with their keys or indices, or None for a leaf."""
+    """Return the parts of a structure, each with its key or index, or None for a leaf."""
     if hasattr(structure, "shape") and hasattr(structure, "dtype"):
         return None
     named = parts_by_name(structure)

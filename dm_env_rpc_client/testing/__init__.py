@@ -1,4 +1,4 @@
-"""Test servers: a server that runs a script, and a proxy that simulates a bad network.
+"""Servers for tests: one that runs a script, and a proxy that simulates a bad network.
 
 The guide is `docs/how-to/pytest.md`.
 """

@@ -1,10 +1,10 @@
 """A TCP proxy that simulates bad networks, for testing clients and servers.
 
 A single thread runs the whole proxy in an event loop. Each direction of a connection has two
-tasks. The first task reads pieces and puts each piece with its due time into the queue of a
-`_Flow`, and the second task sends the pieces. The ends of connections pass through the same queue,
-so they are delayed and stay in order like data. A control method has taken effect by the time it
-returns.
+tasks. One task reads pieces of data and queues each piece, with its due time, in a `_Flow`. The
+other task sends the pieces. The end of a connection passes through the same queue, so it is
+delayed like data and stays in order. A method such as `reset` or `blackhole` has taken effect when
+it returns.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.net.addresses import Target
 
 Direction: TypeAlias = Literal["to_server", "to_client", "both"]
-"""The direction that a fault affects: that of requests, that of answers, or both."""
+"""The direction that a fault affects: requests, answers, or both."""
 
 _READ_BYTES = 1 << 16
 _QUEUED_BYTES = 1 << 22
 """The maximum number of buffered bytes in one direction of a connection."""
 
 _BANDWIDTH_SECONDS = 0.01
-"""The duration of one piece at limited bandwidth, in seconds."""
+"""The time, in seconds, that it takes to send one piece if the bandwidth is limited."""
 
 _SENDS_IN_A_ROW = 500
-"""The number of sends after which other connections and control methods get a turn."""
+"""The number of consecutive sends before other connections and method calls get a turn."""
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: an RST instead of a FIN.
 
@@ -70,7 +70,7 @@ class _Flow:
 
 
 class FaultProxy:
-    """A proxy on a free loopback port that adds faults to TCP connections to a server.
+    """A proxy that listens on a free loopback port and adds faults to connections to a server.
 
     It works between any client and any server, with TLS or without. Faults can be combined, and
     attributes changed while connections are open; they apply to bytes that arrive afterwards.
@@ -141,7 +141,7 @@ class FaultProxy:
         self._call(self._reset)
 
     def blackhole(self, direction: Direction = "both") -> None:
-        """Block all traffic, as when a cable is pulled, until `resume`.
+        """Block all traffic until `resume` is called, as if a cable had been unplugged.
 
         Both ends can still send until buffers are full, but receive neither bytes nor the end of
         the connection. New connections of clients are accepted, as a kernel would accept them.
@@ -158,7 +158,7 @@ class FaultProxy:
         self._call(hold)
 
     def resume(self) -> None:
-        """End `blackhole`, and deliver the traffic sent in the meantime without loss."""
+        """Stop blocking traffic, and deliver what was sent in the meantime without loss."""
 
         async def release() -> None:
             for passable in self._passable.values():
@@ -185,7 +185,7 @@ class FaultProxy:
         self._call(shut_down)
 
     def corrupt(self, direction: Direction, count: int = 1, after: int = 0) -> None:
-        """Change bytes that arrive from now on in any connection.
+        """Corrupt bytes that arrive on any connection from now on.
 
         Args:
           direction: the affected bytes; "both" changes `count` bytes in each direction.
@@ -359,7 +359,7 @@ class FaultProxy:
         return bytes(changed)
 
     async def _send(self, flow: _Flow) -> None:
-        """Send data in one direction of a connection until it ends or is half-closed."""
+        """Send data in one direction of a connection until its end or until it is half-closed."""
         passable = self._passable[flow.name]
         piece: _Piece = b""
         try:
@@ -398,7 +398,7 @@ class FaultProxy:
 
 
 def _resolve(address: str) -> Sequence[Any]:
-    """Return the addresses to connect to, as pairs of family and address in preferred order."""
+    """Resolve `address` to pairs of family and socket address, in order of preference."""
     target = Target.parse(address)
     if target.path:
         return [(socket.AF_UNIX, target.path)]

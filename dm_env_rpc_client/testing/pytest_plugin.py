@@ -1,7 +1,7 @@
 """The pytest plugin, which provides options and fixtures.
 
 If this package is installed, every pytest run loads this file. To keep this fast, the file imports
-only pytest and the table of options, and fixtures import the modules that they use.
+only pytest and the table of options. Each fixture imports the modules that it uses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BY_KIND: dict[Kind, dict[str, Any]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options to pytest, each as --dm-env-rpc-NAME."""
+    """Add the plugin's options to pytest, with names of the form --dm-env-rpc-NAME."""
     group = parser.getgroup("dm_env_rpc", "environments over dm_env_rpc")
     group.addoption(
         "--dm-env-rpc-address",
@@ -102,7 +102,7 @@ def dm_env_rpc_address(
 
 @pytest.fixture
 def dm_env_rpc_server() -> Iterator[Callable[..., Server]]:
-    """Return a function that hosts environments in the test, with the arguments of `server.serve`.
+    """Return a function that hosts environments in the test and is called like `server.serve`.
 
     Its servers are stopped after the test; the first error inside them fails the test.
     """
@@ -139,7 +139,7 @@ def dm_env_rpc_env(
     dm_env_rpc_address: str,
     dm_env_rpc_compliance_options: Options,
 ) -> Iterator[DmEnvAdaptor]:
-    """Return the environment of the server under test, in a new world or in a given world."""
+    """Return the environment of the server under test, in a new or an existing world."""
     from dm_env_rpc_client.environment.worlds import join_world, make
 
     options = dm_env_rpc_compliance_options
@@ -154,7 +154,7 @@ def dm_env_rpc_env(
 
 
 def _connecting(options: Options) -> dict[str, Any]:
-    """Return the options as arguments of `connect` and `make`."""
+    """Return the options as keyword arguments for `connect` and `make`."""
     return {"timeout": options.timeout, "request_timeout": options.timeout, **options.security()}
 
 

@@ -113,7 +113,7 @@ class ScriptedServer:
 
 
 def answering(*answers: Answer) -> Script:
-    """Return a script that answers each request with the next of the given answers.
+    """Return a script that answers each request with the next of `answers`.
 
     Args:
       *answers: for each request in turn a payload such as `StepResponse`, a whole
@@ -141,7 +141,7 @@ def answering(*answers: Answer) -> Script:
 
 
 def echo(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-    """Answer every extension message among the requests with the same message.
+    """Answer each request with a response that contains the same extension message.
 
     Args:
       requests: the requests of the stream.

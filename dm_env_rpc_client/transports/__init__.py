@@ -1,7 +1,8 @@
 """Transports, which carry ordered streams of whole messages over HTTP/2 or grpcio.
 
-A transport does not interpret messages. The subpackage `http2/` is this package's own transport,
-in which the waiting thread reads the socket. The subpackage `grpc/` is a transport over grpcio.
+A transport does not interpret messages. The subpackage `http2/` contains this package's own
+transport, in which the thread that waits for a message also reads the socket. The subpackage
+`grpc/` contains a transport that uses grpcio.
 `docs/explanations/performance.md` compares the speed of both transports.
 """
 

@@ -24,7 +24,7 @@ Transport = Literal["auto", "grpc", "http2"]
 
 
 class Tap(Protocol):
-    """A tap on the messages of every stream to an endpoint, for recording."""
+    """An interface for recording the messages of every stream to an endpoint."""
 
     def recorded(self, stream: Stream, endpoint: Endpoint) -> Stream:
         """Return a stream that behaves like `stream` and records its messages."""
@@ -83,12 +83,12 @@ class ReachOptions:
         added = bearer(self.token)
         own = self.metadata or ()
         if any(key == added[0] for key, _ in own):
-            raise SpecError(f"pass either token or the metadata {added[0]!r}, not both")
+            raise SpecError(f"pass either token or the metadata key {added[0]!r}, not both")
         return (*own, added)
 
     @property
     def reaching(self) -> ReachKeywords:
-        """Only the fields of `ReachOptions`, as keyword arguments."""
+        """The fields of `ReachOptions`, without those of subclasses, as keyword arguments."""
         names = ReachKeywords.__annotations__
         return cast("ReachKeywords", {name: getattr(self, name) for name in names})
 
@@ -120,13 +120,13 @@ class Endpoint(ReachOptions):
         if self.transport == "grpc" and ".localhost" in self.address and self.stays_on_loopback:
             raise SpecError(
                 f"{self.address}: the transport 'grpc' cannot check what a name resolves to; "
-                "use 'localhost' or an IP address, transport='http2', or pass insecure=True"
+                "use 'localhost' or an IP address, or pass transport='http2' or insecure=True"
             )
         object.__setattr__(self, "metadata", self.sent_metadata())
         object.__setattr__(self, "token", None)
 
     def with_metadata(self, added: Metadata) -> Endpoint:
-        """Return a copy with additional metadata, except for keys that already exist."""
+        """Return a copy with the metadata in `added`, except for keys that already exist."""
         own = self.metadata or ()
         keys = {key for key, _ in own}
         new = [pair for pair in added if pair[0] not in keys]
@@ -161,6 +161,6 @@ def is_for_http2(address: str, credentials: Credentials | None) -> bool:
 
 
 def _needs_proxy(host: str) -> bool:
-    """Whether a variable such as `https_proxy` or `grpc_proxy` applies to a host, as in grpcio."""
+    """Whether a proxy variable, such as `https_proxy`, applies to `host`, as it does in grpcio."""
     proxies = urllib.request.getproxies().keys() & {"grpc", "https", "http"}
     return bool(proxies) and not urllib.request.proxy_bypass(host)

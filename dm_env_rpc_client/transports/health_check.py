@@ -17,7 +17,7 @@ from dm_env_rpc_client.transports.services import CHECK, STATUSES
 SERVING = "SERVING"
 
 UNIMPLEMENTED = "UNIMPLEMENTED"
-"""An error for a server that has no health service."""
+"""The status reported for a server that has no health service."""
 
 _LEAST_SECONDS = 0.1
 

@@ -34,7 +34,7 @@ def open_listener(
     check_transport(transport)
     reason = _why_not_http2(address, credentials)
     if transport == "http2" and reason:
-        raise SpecError(f"transport 'http2' of a server {reason}; use transport='grpc'")
+        raise SpecError(f"a server with transport 'http2' {reason}; use transport='grpc'")
     if transport == "grpc" or reason:
         from dm_env_rpc_client.transports.grpc.server import GrpcListener
 

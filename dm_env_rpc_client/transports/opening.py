@@ -18,7 +18,7 @@ from dm_env_rpc_client.transports.net.sockets import IN_LOOP, Waits
 from dm_env_rpc_client.transports.streams import Allocate, AsyncStream, Stream, plain_memory
 
 _AGAIN_SECONDS = 5.0
-"""The time limit, in seconds, for reconnecting a stream that the server has not processed."""
+"""The time limit, in seconds, for reopening a stream that the server did not process."""
 
 
 def open_stream(
@@ -27,7 +27,7 @@ def open_stream(
     allocate: Allocate = plain_memory,
     first: bytes | None = None,
 ) -> Stream:
-    """Open a stream for threads.
+    """Open a stream for use by threads.
 
     Args:
       endpoint: the server and how to connect to it.
@@ -93,7 +93,7 @@ async def _open_stream_async(
 
 
 class StreamGroup:
-    """Streams to one server, on as few connections as it allows, for one thread at a time.
+    """Streams to one server, on as few connections as it allows, used by one thread at a time.
 
     Args:
       endpoint: the server and how to connect to it.
@@ -113,7 +113,7 @@ class StreamGroup:
         return _uses_http2(self._endpoint)
 
     def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
-        """Open another stream, if the transport and the server permit it.
+        """Open another stream, on an open connection if the server permits it.
 
         Arguments and errors are those of `open_stream`.
         """
@@ -144,7 +144,7 @@ class StreamGroup:
 
 
 def _again(endpoint: Endpoint, allocate: Allocate) -> Reopen:
-    """Return a function that reconnects a stream that the server has not processed."""
+    """Return a function that reconnects to reopen a stream that the server did not process."""
 
     async def reopen(waits: Waits) -> ClientConnection:
         return await opened_connection(waits, endpoint, _AGAIN_SECONDS, allocate)
@@ -160,7 +160,7 @@ def _written(stream: Stream, first: bytes | None) -> Stream:
 
 
 def _tapped(stream: Stream, endpoint: Endpoint) -> Stream:
-    """Return the stream or its recording wrapper."""
+    """Return the stream, or its recording wrapper if the endpoint has a tap."""
     if endpoint.tap is None:
         return stream
     try:
@@ -177,7 +177,7 @@ def _uses_http2(endpoint: Endpoint) -> bool:
 
 
 def grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
-    """Return an endpoint's credentials in grpcio's form; raise SpecError if they have none."""
+    """Return an endpoint's credentials for grpcio, or raise SpecError if it cannot use them."""
     if isinstance(endpoint.credentials, Tls):
         return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):

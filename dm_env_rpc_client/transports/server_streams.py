@@ -1,8 +1,8 @@
-"""The transport layer of a server: a listener that opens a stream for each call from a client.
+"""A server's transport layer: a listener that opens a stream for each call from a client.
 
-This module is the server's counterpart of `streams.py`. A listener moves bytes and does not
-interpret worlds or messages. A client can have several streams on one connection, and the streams
-do not wait for each other.
+This module is the server-side counterpart of `streams.py`. A listener transfers bytes; it does not
+interpret messages and knows nothing about worlds. A client can have several streams on one
+connection, and the streams do not wait for each other.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ServerStream(Protocol):
     """Whether the next answer might wait for other streams and therefore needs its own thread."""
 
     owner: Owner | None = None
-    """The owner that calls `answer` and `close`, or None if any thread can call them. An answer
-    can change the owner."""
+    """The owner that calls `answer` and `close`, or None if any thread can call them. Answering
+    a request can change the owner."""
 
     def answer(self, message: bytes) -> bytes:
         """Return the answer to a request. Each request gets exactly one answer, in order.
@@ -78,7 +78,7 @@ class ServerStream(Protocol):
         """
 
     def paced(self, is_slow: bool) -> None:
-        """Mark answers as slow or as quick. Only `owner` calls this method."""
+        """Record whether answers are slow (`is_slow`). Only `owner` calls this method."""
         del is_slow  # Most streams have no owner.
 
     def abandon(self) -> None:
@@ -89,7 +89,7 @@ class ServerStream(Protocol):
         """
 
     def close(self) -> None:
-        """Free the resources of the stream.
+        """Free the stream's resources.
 
         Called once by the listener, after the last `answer` has returned or raised, whether the
         client ended the stream or disconnected, or the server stops.
@@ -97,7 +97,7 @@ class ServerStream(Protocol):
 
 
 def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
-    """Answer a message in the thread of a stream's owner, for callers that own nothing."""
+    """Answer a message in the thread of the stream's owner, for a thread that owns nothing."""
     owner = stream.owner
     if owner is None:
         return stream.answer(message)
@@ -111,7 +111,7 @@ def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
 
 
 def close_by_owner(stream: ServerStream) -> None:
-    """Close a stream in its owner's thread, for callers that own nothing."""
+    """Close a stream in its owner's thread, for a thread that owns nothing."""
     owner = stream.owner
     if owner is None:
         stream.close()
@@ -124,14 +124,14 @@ def close_by_owner(stream: ServerStream) -> None:
 
 
 OpenStream: TypeAlias = Callable[[Peer], ServerStream]
-"""A function that is called for each new stream, before a request is read.
+"""A function that is called for each new stream, before any request is read.
 
 If the function raises StreamStatusError, the stream ends immediately with that status.
 """
 
 
 def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
-    """Return a function that opens streams for clients with the token, and refuses others.
+    """Return a function that opens streams for clients with the token, and refuses other clients.
 
     Raises:
       SpecError: `token` is invalid.
@@ -143,12 +143,14 @@ def requiring_token(token: str, open_stream: OpenStream) -> OpenStream:
         if is_right is None:
             raise StreamStatusError(
                 "UNAUTHENTICATED",
-                "this server requires a token in the metadata 'authorization: Bearer <token>', and "
-                "the call has none; pass token= to make or connect, or --token-file to dm-env-rpc",
+                "this server requires a token in the metadata 'authorization: Bearer <token>', "
+                "but the call has none; pass token= to make or connect, or --token-file to "
+                "dm-env-rpc",
             )
         if not is_right:
             raise StreamStatusError(
-                "UNAUTHENTICATED", "the token in the metadata 'authorization' is not valid here"
+                "UNAUTHENTICATED",
+                "the token in the metadata 'authorization' is not valid for this server",
             )
         return open_stream(peer)
 
@@ -239,11 +241,11 @@ def check_may_listen(address: str, credentials: object | None, insecure: bool) -
       SpecError: an argument has a wrong type; or plaintext is not allowed, because other machines
         can reach the address.
     """
-    check_address(address, "an address to listen at", listens=True)
+    check_address(address, "an address to listen on", listens=True)
     check_server_credentials(credentials)
     arguments.flag("insecure", insecure)
     if credentials is None and not insecure and not is_loopback(address):
         raise SpecError(
-            f"plaintext is allowed on loopback addresses only, and other machines can reach "
+            f"plaintext is allowed on loopback addresses only, but other machines can reach "
             f"{address}; pass credentials=Tls(cert=FILE, key=FILE) or insecure=True"
         )

@@ -131,7 +131,7 @@ class HealthStream(ServerStream):
         self._method = method
 
     def answer(self, message: bytes) -> bytes:
-        """Return a HealthListResponse, or a HealthCheckResponse for a HealthCheckRequest."""
+        """Return the HealthListResponse or HealthCheckResponse for a request."""
         if self._method == LIST:
             return b"".join(map(_listed, _HEALTHY_SERVICES))
         # Field 1 is the name of the service; without it, the whole server is meant.
@@ -158,7 +158,7 @@ def _listed(name: str) -> bytes:
 
 
 def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
-    """Yield a file after all of its imports."""
+    """Yield all of a file's imports, and then the file."""
     seen = set() if seen is None else seen
     if file.name not in seen:
         seen.add(file.name)
@@ -168,7 +168,7 @@ def _with_imports(file: Any, seen: set[str] | None = None) -> Iterator[Any]:
 
 
 def _pool(own: Any) -> descriptor_pool.DescriptorPool:
-    """Return all files reported by reflection.
+    """Return a pool of all files that the reflection service reports.
 
     Args:
       own: the file of the reflection service, v1alpha.

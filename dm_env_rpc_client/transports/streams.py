@@ -26,12 +26,12 @@ Exchange: TypeAlias = Callable[
 
 
 def plain_memory(size: int) -> memoryview:
-    """Return memory of no particular alignment."""
+    """Return memory with no particular alignment."""
     return memoryview(bytearray(size))
 
 
 class SharedSocket(Protocol):
-    """A socket shared by several streams, to be polled instead of each stream."""
+    """A socket shared by several streams, which is polled instead of the individual streams."""
 
     def take_unread(self) -> Iterable[int]:
         """Receive the bytes that have arrived, without waiting.
@@ -54,7 +54,7 @@ class Stream(Protocol):
 
     @property
     def exchange(self) -> Exchange | None:
-        """The function that sends a message and receives the next one, if no other is in flight.
+        """The function that sends a message and receives the next one, if none is in flight.
 
         Only the reading thread may call it. It takes five arguments: the message; a function
         called just before the message is sent, which returns False to prevent that; the argument
@@ -103,10 +103,10 @@ class Stream(Protocol):
         """
 
     def has_unread(self) -> bool:
-        """Whether `read(0)` would return a message or raise."""
+        """Whether `read(0)` would return a message or raise an error."""
 
     def shared_socket(self) -> tuple[SharedSocket, int] | None:
-        """Return the shared socket and the stream's number on it; None if it is not shared."""
+        """Return the shared socket and the stream's number on it, or None if it is not shared."""
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when `has_unread` might be true.
@@ -142,7 +142,7 @@ class AsyncStream(Protocol):
     """The name of the server in error messages."""
 
     def fileno(self) -> int:
-        """Return the descriptor, which `opening_again` replaces."""
+        """Return the descriptor, which changes if the function from `opening_again` is called."""
 
     def events(self) -> int:
         """Return the events to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
@@ -171,7 +171,7 @@ class AsyncStream(Protocol):
         """Send as much of a message as possible now. If this fails, `take` raises the error."""
 
     def look(self) -> None:
-        """Check for a silent server. Call this once a second while an answer is awaited.
+        """Check whether the server is silent. Call this once a second while waiting for an answer.
 
         Does nothing if the transport has its own checks.
 

@@ -206,7 +206,7 @@ def test_a_server_without_properties_says_so() -> None:
 
     with ScriptedServer(refuse) as refusing:
         refused = run("list", refusing.address, code=1)
-        assert "neither by the extension nor by core messages of dm_env_rpc 1.0" in refused.stderr
+        assert "through the core messages of dm_env_rpc 1.0: " in refused.stderr
         assert "UNIMPLEMENTED: not here" in refused.stderr
 
 

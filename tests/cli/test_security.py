@@ -147,7 +147,7 @@ WRONG_FILES = [
     (["--tls-key", "{key}"], "Tls with a key file also needs a cert file"),
     (["--tls-cert", "{cert}", "--tls-key", "{missing}"], "cannot read the private key"),
     (["--tls-cert", "{cert}", "--tls-key", "{cert}"], "{cert} does not contain the private key"),
-    (["--tls-cert", "{cert}", "--tls-key", "{other}"], "do not belong together"),
+    (["--tls-cert", "{cert}", "--tls-key", "{other}"], "do not match"),
     (["--token-file", "{missing}"], "cannot read the token from {missing}: No such file"),
     (["--token-file", "{empty}"], "{empty} does not contain a token"),
     (["--token-file", "{binary}"], "{binary} does not contain a token"),

@@ -129,7 +129,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("run {catch} --policy wrong_agents:fails", 2, "ZeroDivisionError: division by zero"),
     ("check {catch} --json --policy wrong_agents:fails", 2, "wrong_agents.py, line 2"),
     ("run {catch} --policy wrong_agents:leaves", 2, "SystemExit"),
-    ("run {catch} --policy wrong_agents:nothing", 2, "an action is a mapping"),
+    ("run {catch} --policy wrong_agents:nothing", 2, "an action must be a mapping"),
     ("run {catch} --policy wrong_agents:too_much", 2, "outside its bounds [0, 2]"),
     ("run {catch} --policy wrong_agents:takes_none", 2, "TypeError"),
     ("serve nonsense", 2, "there is no environment 'nonsense'; name one of these: catch,"),
@@ -161,7 +161,7 @@ WRONG: list[tuple[str, int, str]] = [
     (
         "serve catch --protocol gym-socket --processes 2",
         2,
-        "does not support --processes; --isolate",
+        "does not support --processes; use --isolate",
     ),
     ("serve catch --processes 0", 2, "'--processes'"),
 ]

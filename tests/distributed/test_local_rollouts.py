@@ -348,7 +348,7 @@ def test_timesteps_conform_to_the_specs(what: str, message: str) -> None:
 
 
 def test_all_environments_have_the_same_specs() -> None:
-    with pytest.raises(SpecError, match=r"environment 2 has another observation_spec .*'board'"):
+    with pytest.raises(SpecError, match=r"2 has a different observation_spec .*'board'"):
         LocalRollouts(lambda index: Catch(rows=4 + index // 2), catching, 2, 2)
     with LocalRollouts(catch, catching) as rollouts:
         expected = Catch(rows=6)

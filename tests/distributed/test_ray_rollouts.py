@@ -239,7 +239,7 @@ def test_an_environment_that_cannot_be_made() -> None:
         RayRollouts(make_env, counting, 2, 2)
     pid = int(str(caught.value.failures[3]).rpartition(" ")[2])
     assert settles(lambda: not is_alive(pid))
-    with pytest.raises(SpecError, match="environment 1 has another observation_spec"):
+    with pytest.raises(SpecError, match="environment 1 has a different observation_spec"):
         RayRollouts(lambda index: Catch(rows=4 + index), catching, 2, 1)
 
 

@@ -96,7 +96,7 @@ STATED = [
            default(server.serve, "max_connections")),
     Stated("docs/how-to/containers.md", r"close their environments within (\d+) s",
            worker_main._EXIT_SECONDS),
-    Stated(RECORDING, r"(\d+) MiB wait", recorder.MAX_WAITING_BYTES / MIB),
+    Stated(RECORDING, r"(\d+) MiB are queued", recorder.MAX_WAITING_BYTES / MIB),
     Stated(RECORDING, r"after ([\d.]+) s, or when", recorder.FLUSH_SECONDS),
     Stated(RECORDING, r"or when it reaches (\d+) MiB", mcap_file._CHUNK_BYTES / MIB),
     Stated(RECORDING, r"`Limits.chunk_bytes` \((\d+) MiB\)", Limits().chunk_bytes / MIB),

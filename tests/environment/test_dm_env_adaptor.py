@@ -144,7 +144,7 @@ def test_an_observation_that_does_not_exist_is_refused_and_the_world_left(
         (action(arm={"torque": [0, 2, 0]}), r"element \[1\] is 2.0, outside"),
         (action(speech=3), r"action 'speech'"),
         (action(speech=None), r"action 'speech'.*NoneType"),
-        (3, r"a mapping from names to values, got int"),
+        (3, r"a mapping of names to values, got int"),
     ],
 )
 def test_a_bad_action_is_told_by_its_path_and_never_sent(

@@ -136,6 +136,6 @@ def test_an_environment_on_a_given_connection_says_why_it_cannot(catch_server: S
     with connect(catch_server.address) as connection:
         env, _ = create_and_join_world(connection)
         for way in WAYS.values():
-            with pytest.raises(SpecError, match="a connection of its caller"):
+            with pytest.raises(SpecError, match="uses its caller's connection"):
                 way(env)
         assert env.reset().first()

@@ -167,7 +167,7 @@ def test_a_device_that_is_not_there(server: Server) -> None:
 
 def test_arrays_that_are_overwritten_are_for_numpy_alone(server: Server) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(SpecError, match="copy=False overwrites memory that arrays of torch"):
+    with pytest.raises(SpecError, match="copy=False overwrites memory that torch arrays"):
         BatchedEnvironment(server.address, 2, copy=False, arrays="torch")
 
 

@@ -74,7 +74,7 @@ def test_the_default_is_a_mapping(catch_server: Server) -> None:
     with serve(Bare) as server, dm_env_rpc_client.make(server.address) as env:
         env.reset()
         assert env.step({"action": ACTION}).observation.keys() == {"observation"}
-        with pytest.raises(SpecError, match="a mapping from names to values"):
+        with pytest.raises(SpecError, match="a mapping of names to values"):
             env.step(ACTION)
     with dm_env_rpc_client.make(catch_server.address, unwrap_single=True) as env:
         env.reset()
@@ -101,7 +101,7 @@ def test_a_batch_of_arrays_is_one_array(catch_server: Server) -> None:
     with BatchedEnvironment(catch_server.address, 2, unwrap_single=True) as envs:
         assert envs.reset().observation["board"].shape == (2, 10, 5)
         assert envs.action_spec().keys() == {"paddle"}
-        with pytest.raises(SpecError, match="a mapping from names to arrays"):
+        with pytest.raises(SpecError, match="a mapping of names to arrays"):
             envs.step(np.ones(2, np.int32))
 
 

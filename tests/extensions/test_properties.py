@@ -349,7 +349,7 @@ def test_legacy_properties_are_read_written_and_listed() -> None:
             properties.read("level.sead")
         with pytest.raises(PropertyNotFoundError):
             properties.list("nothing")
-        with pytest.raises(ProtocolError, match="left out property 'forgotten'"):
+        with pytest.raises(ProtocolError, match="did not return property 'forgotten'"):
             properties.read("forgotten")
 
 

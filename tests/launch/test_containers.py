@@ -105,7 +105,7 @@ def test_images_that_there_are_not(daemon: Daemon) -> None:
 @pytest.mark.parametrize("ports", [[], ["80/tcp", "81/tcp"]])
 def test_the_port_has_to_be_known(daemon: Daemon, ports: list[str]) -> None:
     daemon.images[IMAGE] = ports
-    with pytest.raises(SpecError, match="say at which port"):
+    with pytest.raises(SpecError, match="say on which port"):
         from_docker("owner/echo")
     with from_docker("owner/echo", port=80) as launch:
         assert launch.is_running

@@ -257,7 +257,7 @@ def test_other_specs_are_an_error_that_says_which() -> None:
         env.reset()
         launcher.kill()
         assert env.step({"value": 1}).last()
-        with pytest.raises(SpecError, match=r"different observation_spec .*'extra' is Array"):
+        with pytest.raises(SpecError, match=r"different observation_spec: .*'extra' is Array"):
             env.step({"value": 1})
 
 

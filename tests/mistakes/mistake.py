@@ -11,11 +11,11 @@ from dm_env_rpc_client import SpecError
 
 # What is expected, as the texts say it.
 SECONDS = "a number of seconds, or None for no limit"
-NEVER = "a Restart, or True for Restart(), or None or False for never"
+NEVER = "a Restart, True for Restart(), or None or False for no restarts"
 VALUES = "must be a mapping of names to values"
 INT = "must be an integer of at least 1"
 FLAG = "must be True or False"
-LISTEN = "an address to listen at"
+LISTEN = "an address to listen on"
 KEYS = "did you mean credentials=Tls(cert='server.crt', key='server.key')?"
 FOR_ALL = "must be finite and more than 0, or None for no limit"
 FROM_0 = "must be finite and at least 0"

@@ -86,7 +86,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
         ["Abstract is abstract; implement action_spec, observation_spec, reset, step"],
     ),
     "serve(coroutine)": (
-        lambda _: serve(coroutine), SpecError, ["coroutine returns no environment"],
+        lambda _: serve(coroutine), SpecError, ["coroutine does not return an environment"],
     ),
     "serve(positional)": (
         lambda _: serve(positional), SpecError, ["requires the positional-only argument 'length'"],

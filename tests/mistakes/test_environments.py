@@ -79,7 +79,7 @@ RETURNS: dict[str, Wrong] = {
     "reset: two values": dm("reset", (OBSERVATION, {}), "a tuple of 2 values", GYMNASIUM),
     "observation_spec: None": Wrong(
         returning(Countdown, "observation_spec", None), "observation_spec", "returned None",
-        "a TimeStep has the observation a dict with the key 'counter'; return the spec of this",
+        "a TimeStep has the observation a dict with the key 'counter'; return a spec for this",
     ),
     "Gymnasium, step: None": gym("step", None, "cannot unpack non-iterable NoneType", FIVE),
     "Gymnasium, step: four values": gym(
@@ -263,7 +263,7 @@ PAIRS: dict[str, Wrong] = {
     ),
     "reset: observations": Wrong(
         returning(Pair, "reset", DICT), "reset of Pair", "a dict with the keys 'a', 'b'",
-        "expected (observations, infos), each a dict by agent, as of PettingZoo",
+        "expected (observations, infos), each a dict by agent, as in PettingZoo",
     ),
 }  # fmt: skip
 

@@ -264,7 +264,7 @@ TAKEN_FOR_GYMNASIUM = {
         lambda env: env.render(), "object has no", "'render'", "has observations", AttributeError,
     ),
     "unwrapped": Mistake(
-        lambda env: env.unwrapped, "object has no", "'unwrapped'", "of dm_env", AttributeError,
+        lambda env: env.unwrapped, "object has no", "'unwrapped'", "a dm_env env", AttributeError,
     ),
 }  # fmt: skip
 MISSPELT = {

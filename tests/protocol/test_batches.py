@@ -100,7 +100,7 @@ def test_texts_of_rows_come_back_as_they_were_written() -> None:
     assert found[1] == "KeyError: '\u00e9, \\ud800: {}'"
     assert found[3].startswith("OSError: yyy")
     assert len(found[3]) < ROW_ERROR_BYTES + 100
-    assert found[4] == "SilentError: (its text raised OSError)"
+    assert found[4] == "SilentError: (its message raised OSError)"
     assert row_errors_text({}) == ""
 
 

@@ -146,7 +146,7 @@ OTHERS = [struct_pb2.Struct, status_pb2.Status, pb.StepResponse, pb.EnvironmentR
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_encoding_refuses_a_message_that_is_not_a_request(kind: Any) -> None:
-    with pytest.raises(SpecError, match="is not a request of dm_env_rpc; pack your own"):
+    with pytest.raises(SpecError, match="is not a dm_env_rpc request; pack your own"):
         encode_request(kind())
 
 

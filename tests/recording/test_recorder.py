@@ -319,7 +319,7 @@ def test_a_file_has_as_many_connections_as_it_can(
     with Recorder(path) as recorder:
         for _ in range(2):
             play(server.address, 1, record=recorder)
-        with pytest.raises(RecordingError, match="has 2 connections, the most a file can have"):
+        with pytest.raises(RecordingError, match="has 2 connections, the maximum for a file"):
             play(server.address, 1, record=recorder)
     assert len(read(path).connections) == 2
 
@@ -370,7 +370,7 @@ recorder.close()
 def test_a_forked_child_leaves_the_recording_to_its_parent(server: Server, path: Path) -> None:
     finished = run_python("-c", FORKED, server.address, path)
     assert finished.stdout.count("which forked this one") == 2
-    assert "record to a file of its own in each process" in finished.stdout
+    assert "record to a separate file in each process" in finished.stdout
     assert "the file exists" in finished.stdout
     recording = read(path)
     assert recording.is_complete

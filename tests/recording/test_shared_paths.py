@@ -50,7 +50,7 @@ def test_three_recorders_on_one_path(server: Server, path: Path, seen: Seen) -> 
             with pytest.raises(RecordingError, match="the file exists"):
                 Recorder(path)
             # The file of the first was renamed, so the second's has its name.
-            with pytest.raises(RecordingError, match="is not the file any more"):
+            with pytest.raises(RecordingError, match="is no longer the file"):
                 play(server.address, STEPS, record=first)
             assert path.read_bytes() == before
             play(server.address, STEPS, record=second)
@@ -100,7 +100,7 @@ def test_a_finished_file_that_is_another_one_is_left_as_it_is(
         play(server.address, STEPS, record=recorder)
         harm(path, other)
         before = content_of(path)
-        with pytest.raises(RecordingError, match=r"cannot record to .* any more"):
+        with pytest.raises(RecordingError, match=r"cannot record to .* no longer"):
             play(server.address, STEPS, record=recorder)
         assert content_of(path) == before
     assert is_whole(other)
@@ -117,7 +117,7 @@ def test_a_file_that_is_replaced_after_a_connection_was_opened(server: Server, p
             path.write_bytes(b"something else")
             # It was open already, so that the renamed file goes on.
             env.reset()
-        with pytest.raises(RecordingError, match="is not the file any more"):
+        with pytest.raises(RecordingError, match="is no longer the file"):
             recorder.connection("localhost:1", {})
     assert path.read_bytes() == b"something else"
     assert len(read(path.with_name("renamed.mcap")).connections) == 2

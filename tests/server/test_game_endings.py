@@ -203,7 +203,7 @@ def test_a_player_that_takes_part_while_no_step_of_it_waits() -> None:
     with table(2, step_timeout=patience(1.0), lives=[9, -2]) as (_, (a, b)):
         waiting = b.step_async({})
         assert step_all(a)[0].first()
-        with pytest.raises(DmEnvRpcError, match="no step within"):
+        with pytest.raises(DmEnvRpcError, match="no step was taken within"):
             waiting.result(20)
         assert [step.step_type for _ in range(2) for step in step_all(a)] == [MID, MID]
         # The others wait for it from here on, and it observes first what it takes part in.
@@ -218,7 +218,7 @@ def test_a_reset_world_before_such_a_player_has_stepped() -> None:
     with table(2, step_timeout=patience(1.0), lives=[9, -1]) as (made, (a, b)):
         waiting = b.step_async({})
         assert step_all(a)[0].first()
-        with pytest.raises(DmEnvRpcError, match="no step within"):
+        with pytest.raises(DmEnvRpcError, match="no step was taken within"):
             waiting.result(20)
         assert step_all(a)[0].mid()
         resetting = made.owner.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
@@ -275,6 +275,6 @@ def test_games_that_break_the_rules_are_told(caplog: pytest.LogCaptureFixture) -
 
     with table(1, game=Vanishing, lives=[5]) as (made, (a,)):
         a.reset()
-        with pytest.raises(DmEnvRpcError, match="return a LAST step before returning none"):
+        with pytest.raises(DmEnvRpcError, match="return a LAST TimeStep before returning None"):
             a.step({"action": 1})
         assert settles(lambda: len(made.server.errors) == 1)

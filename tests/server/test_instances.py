@@ -132,11 +132,11 @@ def test_settings_of_a_reset_are_those_of_the_environment_alone() -> None:
         connect(server.address) as other,
     ):
         with pytest.raises(
-            DmEnvRpcError, match=r"setting 'size'.*the Reset of its agent takes 'gain'"
+            DmEnvRpcError, match=r"setting 'size'.*a Reset by its agent takes 'gain'"
         ):
             env.reset({"size": 3, "gain": 2})
         with pytest.raises(
-            DmEnvRpcError, match=r"setting 'gain'.*the Reset of its agent takes 'gain'"
+            DmEnvRpcError, match=r"setting 'gain'.*a Reset by its agent takes 'gain'"
         ):
             reset_world(other, "world-1", {"gain": 2})
         assert env.reset().first()
@@ -320,6 +320,6 @@ def test_its_world_takes_one_agent() -> None:
         serve(Level()) as server,
         make(server.address),
         connect(server.address) as other,
-        pytest.raises(DmEnvRpcError, match="takes only one at a time"),
+        pytest.raises(DmEnvRpcError, match="accepts only one at a time"),
     ):
         join_world(other, "world-1")

@@ -249,7 +249,7 @@ def test_limits_count_all_processes() -> None:
             with pytest.raises(DmEnvRpcError, match="held_bytes"):
                 reset_world(connections[0], names[0], {"note": "x" * 20_000})
             reset_world(connections[0], names[0], {"note": "x" * 12_000})
-            with pytest.raises(DmEnvRpcError, match="other worlds' settings 12"):
+            with pytest.raises(DmEnvRpcError, match="other worlds' settings take 12"):
                 reset_world(connections[0], names[2], {"note": "x" * 12_000})
         assert settles(lambda: server.stats().streams == 0)
         with make(server.address) as env:

@@ -331,7 +331,7 @@ def test_settings_of_a_reset_apply_from_the_next_sequence_on(server: Server) -> 
         reset_world(players.spectator, players.world, {"length": 1})
         players.step(STAY, STAY)
         assert players.step(RUN, STAY)[1].last()
-        with pytest.raises(DmEnvRpcError, match="setting of an existing race is length"):
+        with pytest.raises(DmEnvRpcError, match="setting that an existing race accepts is length"):
             reset_world(players.spectator, players.world, {"length": 50})
 
 

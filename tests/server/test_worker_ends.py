@@ -119,7 +119,7 @@ def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> Non
         going_on = stack.enter_context(join_world(third, names[0]))
         ending = stack.enter_context(join_world(mine, names[1]))
         before = {pid_of(going_on), pid_of(ending)}
-        text = "the process of this stream's world has ended"
+        text = "the process hosting this stream's world has ended"
         with time_limit(5), pytest.raises(ConnectionLostError, match=text) as caught:
             ending.step({"do": hosted.END})
         assert caught.value.code == "UNAVAILABLE"

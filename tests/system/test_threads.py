@@ -64,7 +64,7 @@ def test_without_threads_grpcio_is_not_asked(address: Any, monkeypatch: pytest.M
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(ConnectionLostError, match="transport 'grpc' needs a thread, and none"):
+    with pytest.raises(ConnectionLostError, match="transport 'grpc' needs a thread, but none"):
         connect(address, transport="grpc")
 
 

@@ -98,7 +98,7 @@ def test_names_that_cannot_be(arrays: Any, device: Any, expected: str) -> None:
 
 def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(SpecError, match=r"cannot import torch.*install it there"):
+    with pytest.raises(SpecError, match=r"cannot import torch.*install torch for this"):
         array_kinds.named("torch")
 
 

@@ -42,7 +42,7 @@ def test_a_tensor_has_the_references_type(value: Any) -> None:
     ("wrong", "text"),
     [
         (lambda: data_type_to_np_type(0), "DataType: 0 is not a data type"),
-        (lambda: data_type_to_np_type(np.float32), "number of a DataType"),  # type: ignore[arg-type]
+        (lambda: data_type_to_np_type(np.float32), "expected a DataType number"),  # type: ignore[arg-type]
         (lambda: np_type_to_data_type(np.complex64), "NumPy type: .*complex64.* is not a data"),
         (lambda: np_type_to_data_type("no"), "'no' is not a dtype"),
         (lambda: np_type_to_data_type(3), "NumPy dtype, got the number 3"),  # type: ignore[arg-type]

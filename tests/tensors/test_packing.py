@@ -199,20 +199,20 @@ def test_the_elements_settle_the_shape(shape: list[int], elements: int, full: An
     [
         ([], 0, "scalar"),
         ([], 2, "scalar"),
-        ([3], 2, "takes 3 elements"),
-        ([3], 0, "takes 3 elements"),
-        ([2, 2], 5, "takes 4 elements"),
-        ([0], 2, "takes 0 elements"),
+        ([3], 2, "requires 3 elements"),
+        ([3], 0, "requires 3 elements"),
+        ([2, 2], 5, "requires 4 elements"),
+        ([0], 2, "requires 0 elements"),
         ([-1, -1], 4, "more than one variable"),
         ([-1, -1], 1, "more than one variable"),
-        ([4, -1], 6, "do not fill"),
-        ([0, -1], 0, "do not fill"),
-        ([0, -1], 6, "do not fill"),
+        ([4, -1], 6, "cannot fill"),
+        ([0, -1], 0, "cannot fill"),
+        ([0, -1], 6, "cannot fill"),
         ([1] * 33, 1, "33 dimensions"),
         ([0, *[2**31 - 1] * 4], 0, "a message holds"),
         ([0, *[2**31 - 1] * 4], 1, "a message holds"),
         ([-1, 0, *[2**31 - 1] * 4], 1, "a message holds"),
-        ([2**31 - 1] * 4, 6, "takes"),
+        ([2**31 - 1] * 4, 6, "requires"),
     ],
 )
 def test_elements_that_do_not_fit_are_refused(shape: list[int], elements: int, text: str) -> None:
@@ -303,7 +303,7 @@ def test_every_encoding_of_a_repeated_field_decodes(dtype: str) -> None:
 def test_unknown_fields_do_not_count_as_elements(dtype: str) -> None:
     empty = unpack_tensor(in_tensor(dtype, UNKNOWN, [0]))
     assert strategies.same_bits(empty, np.empty(0, dtype))
-    with pytest.raises(SpecError, match="takes 2 elements"):
+    with pytest.raises(SpecError, match="requires 2 elements"):
         unpack_tensor(in_tensor(dtype, UNKNOWN, [2]))
     known = payload(dtype, VALUES[dtype], [6])
     contents = getattr(known, strategies.FIELDS[dtype]).SerializeToString()

@@ -109,9 +109,9 @@ def _nan_bound() -> TensorSpec:
     ("specs", "text"),
     [
         ([spec("a"), spec("a")], r"action 'a' \(uid 4\): uid 3 has the same name"),
-        ([spec("a"), spec("a.b")], "names of actions: 'a' and 'a.b' exclude each other"),
+        ([spec("a"), spec("a.b")], "names of actions: 'a' and 'a.b' conflict: "),
         ([spec("a.b.c.d"), spec("a.b")], "names of actions: 'a.b' and 'a.b.c.d' exclude"),
-        ([spec("a"), spec("a.")], "exclude each other"),
+        ([spec("a"), spec("a.")], "conflict: "),
         ([_nan_bound()], r"action 'a' \(uid 3\): min: is NaN"),
         ([spec("a", "float32", (-1, 2, -7))], r"action 'a' \(uid 3\): .*more than one variable"),
         ([spec("a", 0)], r"action 'a' \(uid 3\): 0 is not a data type"),

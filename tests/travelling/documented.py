@@ -19,7 +19,7 @@ EVERYWHERE: Mapping[str, Sequence[str]] = {
         "anything else arrives as its `repr`",
     ],
     "how-to/batches.md": [
-        "A row rejects the values that a single environment rejects, with the same error text",
+        "A row rejects the values that a single environment rejects, with the same error message",
         "no value is wrapped, parsed, broadcast or truncated",
         "The only rounding of values in a batch is from float64 to float32.",
         "The TimeStep from an environment's `reset` counts as FIRST",
@@ -114,9 +114,9 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
         (way, habit): (
             "how-to/gymnasium.md",
             (
-                "an info that cannot be stacked with those of other rows, such as a number beside "
-                "None, an array of another length, an integer of more than 64 bits or lists six "
-                "levels deep, makes the step fail"
+                "step fails if an info cannot be stacked with those of other rows: for example, a "
+                "number beside None, an array of another length, an integer of more than 64 bits "
+                "or lists six levels deep"
             ),
         )
         for way, habits in {

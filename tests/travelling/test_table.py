@@ -84,7 +84,7 @@ def test_what_is_different_is_in_the_guides() -> None:
         assert sentence in listed, sentence
     ways, habits = map(set, zip(*{*cells(True), *cells(False)}, strict=True))
     assert f"steps {len(habits)} ordinary, unusual and misbehaving" in listed
-    assert f"in {len(ways)} ways of connecting" in listed
+    assert f"in {len(ways)} remote setups" in listed
 
 
 def test_the_lists_name_cells_that_there_are() -> None:

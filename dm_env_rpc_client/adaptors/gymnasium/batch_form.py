@@ -26,8 +26,7 @@ _RETURNED = ("observation", "reward", "terminated", "truncated", "info")
 BEGUN = ("observation", "info")
 
 _TIME_OUTS = ("time_outs", "TimeLimit.truncated", "truncation")
-"""The info keys that mark truncations in four-value step results: those of rsl_rl, Gym and
-Brax."""
+"""The keys with which rsl_rl, Gym and Brax mark truncations in the infos of four-value steps."""
 
 
 def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
@@ -52,7 +51,7 @@ def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
 
 
 def given(value: Any, kind: ArrayKind, what: str) -> Any:
-    """Convert a client's value for an environment, or raise RequestError if that is impossible."""
+    """Convert a client's value to an environment's kind of arrays, or raise RequestError."""
     try:
         return array_kinds.from_numpy(value, kind, what)
     except SpecError as error:
@@ -72,7 +71,7 @@ def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
 
 
 class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that accepts and returns NumPy arrays, whatever arrays the environment uses."""
+    """A wrapper that accepts and returns NumPy arrays, whichever arrays the environment uses."""
 
     def __init__(self, env: Any, kind: ArrayKind):
         super().__init__(env)
@@ -86,7 +85,7 @@ class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class BatchForm:
-    """A vector environment that steps a batch, whatever array library and result form it has.
+    """A wrapper that steps a batch and converts its results to the common form.
 
     Args:
       env: the batch.
@@ -108,13 +107,13 @@ class BatchForm:
         self.seeds = self._takes_seed or hasattr(env, "seed")
 
     def __str__(self) -> str:
-        """Return a description of the batch's form, as far as it is known."""
+        """Return a description of what is known about the batch's form."""
         values = "" if self.has_four is None else f", {4 if self.has_four else 5} values"
         own = "known after the first reset" if self.kind is None else self.kind
         return f"{type(inner(self._env)).__name__}: arrays {own}{values}"
 
     def reset(self, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the observation and the infos. The arguments are those of Gymnasium's `reset`."""
+        """Reset with `arguments` of Gymnasium's `reset`; return the observation and the infos."""
         own = dict(arguments)
         if "seed" in own and not self._takes_seed:
             self._env.seed(own.pop("seed"))
@@ -130,7 +129,7 @@ class BatchForm:
         return begin
 
     def step(self, actions: Any, wants_infos: bool) -> Any:
-        """Return the five values of a step, with empty infos unless `wants_infos`."""
+        """Take a step and return its five values; infos are empty unless `wants_infos` is True."""
         if self.kind is not None and self.kind is not NUMPY:
             actions = given(actions, self.kind, "action")
         returned = self._env.step(actions)
@@ -173,8 +172,7 @@ def _of_row(space: Any, name: str) -> Any:
             return spaces.Discrete(int(nvec), start=int(start))
         return spaces.MultiDiscrete(nvec, space.dtype, start=start)
     raise SpecError(
-        f"{space} differs between rows; set single_{name} of the environment to the space of "
-        "one row"
+        f"{space} differs between rows; set the environment's single_{name} to the space of a row"
     )
 
 

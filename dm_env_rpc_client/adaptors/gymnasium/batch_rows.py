@@ -60,7 +60,7 @@ _FIRST, _MID, _LAST = dm_env.StepType
 
 
 class GymnasiumOffers(Offers):
-    """The description, the rendered frames and the method calls for the rows of a batch.
+    """Server properties for a batch's description, rendered frames and method calls.
 
     Args:
       mode: the autoreset mode of the rows.
@@ -118,7 +118,7 @@ def _with_gymnasium(row: Row, function: Callable[..., Any], *arguments: Any) -> 
 
 
 class GymnasiumRows(Rows):
-    """Environments that step as in `gymnasium.vector.SyncVectorEnv` but can fail separately.
+    """Environments that step like `gymnasium.vector.SyncVectorEnv` but can fail independently.
 
     Args:
       environment: any row; all rows have its spaces.
@@ -169,7 +169,7 @@ class GymnasiumRows(Rows):
             self._integers = range(int(limits.min), int(limits.max) + 1)
 
     def fits(self, environment: Row) -> bool:
-        """Whether a row's client has requested infos in the form that these rows use."""
+        """Whether the client of `environment` requested the form of infos that these rows use."""
         return bool(self.kind.form == environment.infos)
 
     def actions(self, action: Any) -> Any:
@@ -250,7 +250,7 @@ class GymnasiumRows(Rows):
                 self._kinds[index] = _MID
 
     def _put(self, index: int, observation: Any) -> None:
-        """Store an observation in a row, or raise RuntimeError if it does not fit."""
+        """Store an observation in a row, or raise RuntimeError if it does not match its space."""
         if type(observation) is int and observation in self._integers:
             self._array[index] = observation
             return
@@ -265,7 +265,7 @@ class GymnasiumRows(Rows):
             column.array[index] = value
 
     def _fitted(self, observation: Any) -> tuple[Any, list[Any]]:
-        """Return an observation both as a value of its spec and as a list of column values."""
+        """Return an observation as a structure that matches its spec and as a list by column."""
         try:
             structure = self._write_observation(observation)
             leaves = zip(self._columns, self._flatten(structure), strict=True)
@@ -274,5 +274,5 @@ class GymnasiumRows(Rows):
             raise environment_error(error, "space") from error
 
     def _element(self, structure: Any) -> Any:
-        """Convert an observation from a value of its spec to the element that clients receive."""
+        """Convert an observation's structure to the element that clients receive."""
         return self._read_observation(structure)

@@ -1,8 +1,8 @@
 """Remote environments that return one info dict each, as in Stable-Baselines3.
 
 Gymnasium's vector environments stack infos. Stacking converts integers to NumPy integers and fails
-if the infos of several rows do not fit together. In this module, the infos of a batch's rows
-travel as separate dicts.
+if the infos of the rows are incompatible. In this module, the infos of a batch's rows are sent as
+separate dicts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
 Array: TypeAlias = npt.NDArray[Any]
 
 DummyResults: TypeAlias = tuple[Any, Array, Array, list[dict[str, Any]]]
-"""The type of the result of `DummyVecEnv.step` in Stable-Baselines3."""
+"""The return type of `DummyVecEnv.step` in Stable-Baselines3."""
 
 
 class DictVectorEnv(RemoteVectorEnv):

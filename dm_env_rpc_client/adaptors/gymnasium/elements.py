@@ -1,4 +1,4 @@
-"""Conversion of elements of Gymnasium's spaces to dm_env structures and back. Needs `gymnasium`.
+"""Conversion between elements of Gymnasium spaces and dm_env structures. Needs `gymnasium`.
 
 | space | dm_env |
 | --- | --- |
@@ -12,7 +12,7 @@
 
 In names, a Dict key that is empty, or that contains a period or a percent sign, is escaped as in
 URLs (`a.b` becomes `a%2Eb`), because periods separate the levels of a name. The observations
-`reward` and `discount` are escaped, too (`%72eward`), since these names denote the reward and the
+`reward` and `discount` are also escaped (`%72eward`), since these names denote the reward and the
 discount of a step. A Dict with two keys that have the same name, such as 1 and "1", has no spec.
 
 A batch of N elements is an element of `batch_space(space, N)`. It has the structure and the names
@@ -82,7 +82,7 @@ Converter: TypeAlias = Callable[[Any], Any]
 
 
 class Converting(abc.ABC):
-    """The base of classes whose readers and writers are not pickled but rebuilt in each copy.
+    """A base class whose readers and writers are rebuilt in each copy instead of pickled.
 
     Readers and writers cannot be pickled. The names of their attributes begin with `_read_` or
     `_write_`.
@@ -90,7 +90,7 @@ class Converting(abc.ABC):
 
     @abc.abstractmethod
     def _make_converters(self) -> None:
-        """Build the readers and writers from other attributes."""
+        """Build the readers and writers from the other attributes."""
 
     def __getstate__(self) -> dict[str, Any]:
         prefixes = ("_read_", "_write_")
@@ -109,7 +109,7 @@ def to_structure(
 
 
 def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Converter:
-    """Return a function that converts elements of a space to values of its spec.
+    """Return a function that converts elements of a space to structures that match its spec.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
@@ -219,7 +219,7 @@ def from_structure(
 def reader(
     space: spaces.Space[Any], name: str, as_sampled: bool = False, of_rows: bool = False
 ) -> Converter:
-    """Return a function that converts values of a space's spec to its elements.
+    """Return a function that converts structures that match a space's spec to its elements.
 
     Args:
       space: the space, as `space_json.from_json` returns it.
@@ -287,7 +287,7 @@ def _each(read: Converter) -> Converter:
 
 
 def as_array(space: Any, value: Any, name: str) -> Any:
-    """Cast array elements to the dtype of their spec, or raise SpecError if values change."""
+    """Cast elements to the dtype of their spec, or raise SpecError if that changes values."""
     return _cast(value, _wire_dtype(space), name)
 
 
@@ -305,7 +305,7 @@ def by_name(structure: Any) -> Any:
 
 
 def escaped(key: Any) -> str:
-    """Return a Dict key in the form it takes in a name; see the module's docstring."""
+    """Escape a Dict key for use in a name; see the module's docstring."""
     text = str(key).replace("%", "%25").replace(".", "%2E")
     if text in _TAKEN:
         return f"%{ord(text[0]):02X}{text[1:]}"

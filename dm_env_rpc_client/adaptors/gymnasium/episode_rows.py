@@ -1,7 +1,7 @@
-"""The last step of each of N environments, in the form that Gymnasium's vector environments use.
+"""The latest steps of N environments, in the form that Gymnasium's vector environments use.
 
-The infos of environments on streams arrive separately. The infos of a batch arrive together,
-either stacked as in Gymnasium or listed by row in one string; see `info_observation`.
+Environments that have their own streams send infos separately. A batch sends the infos of all rows
+together, either stacked as in Gymnasium or listed by row in one string; see `info_observation`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class EpisodeInfos:
         self._own[index] = RowInfo(info) if former is None else former._replace(info=info)
 
     def put_final(self, index: int, info: dict[str, Any], observation: Any) -> None:
-        """Record the info and observation of an episode's last step, before the next episode's."""
+        """Record an episode's final info and observation, before those of the next episode."""
         self._own[index] = RowInfo({}, info, observation)
 
     def put_rows(
@@ -100,7 +100,7 @@ class EpisodeInfos:
             self._taken(np.array(list(rows)))
 
     def each(self) -> list[RowInfo]:
-        """Return the infos of each row and forget them."""
+        """Return and discard the infos of each row."""
         own, self._own = self._own, {}
         found = unstacked(self._taken(None), len(self._addresses))
         for row, info in own.items():
@@ -108,7 +108,7 @@ class EpisodeInfos:
         return found
 
     def stack(self, ids: Array | None, are_spread: bool = False) -> dict[str, Any]:
-        """Return the infos of some rows, or of all, as one stack, and forget them.
+        """Return and discard the infos of some or all rows, stacked together.
 
         Args:
           ids: the rows; None for all.
@@ -147,7 +147,7 @@ class EpisodeInfos:
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
 
     def _taken(self, ids: Array | None) -> dict[str, Any]:
-        """Return the stacked infos of some rows, or of all, as one stack, and forget them."""
+        """Return and discard the stacked infos of some or all rows, as a single stack."""
         stacks, self._stacks = self._stacks, []
         count = len(self._addresses) if ids is None else len(ids)
         if ids is None and len(stacks) == 1 and len(stacks[0][0]) == count:
@@ -169,7 +169,7 @@ class EpisodeInfos:
 
 
 def _rows(infos: Mapping[str, Any], which: Array, count: int) -> dict[str, Any]:
-    """Return some rows of the stacked infos of `count` rows."""
+    """Select some rows from the stacked infos of `count` rows."""
     own: dict[str, Any] = {}
     put_together(own, infos, (which, count), np.arange(len(which)), len(which))
     return own
@@ -182,7 +182,7 @@ def put_together(
     places: Array,
     count: int,
 ) -> None:
-    """Copy rows of stacked infos into the stacked infos of more rows, adding keys if necessary.
+    """Copy rows of stacked infos into a larger stack, adding keys if necessary.
 
     Args:
       target: the infos to extend.
@@ -217,13 +217,13 @@ def put_together(
 
 
 Results: TypeAlias = tuple[Any, Array, Array, Array, dict[str, Any]]
-"""The type of the result of a vector environment's `step`."""
+"""The return type of a vector environment's `step`."""
 
 _FIRST, _MID, _LAST = map(int, dm_env.StepType)
 
 
 class EpisodeRows(Rows):
-    """Rows that also keep the terminations, truncations and infos of the last steps.
+    """Rows that also store the terminations, truncations and infos of the latest steps.
 
     If the step that ends an episode begins the next episode, the observation is the first
     observation of the next episode. The rest of the row belongs to the step that ended the former
@@ -280,15 +280,15 @@ class EpisodeRows(Rows):
         return was_mid
 
     def forget(self, ids: Collection[int]) -> None:
-        """Drop leftovers of the last steps of environments that begin their next episodes.
+        """Discard unreturned results of environments that begin their next episodes.
 
-        Leftovers exist if another environment failed, so that no caller received the results.
+        Such results remain if another environment failed, so that no caller received them.
         """
         self._restarting.difference_update(ids)
         self._infos.forget(ids)
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the TimeStep of an environment on a stream; see `Rows.put`."""
+        """Store the TimeStep of an environment with its own stream; see `Rows.put`."""
         environment = self._environments[index]
         info: dict[str, Any] = {}
         is_truncated = False
@@ -332,7 +332,7 @@ class EpisodeRows(Rows):
         return False
 
     def _end(self, index: int, observation: Mapping[str, Any], info: dict[str, Any]) -> None:
-        """Mark the next episode of an environment as beginning in this step."""
+        """Record that an environment begins its next episode in this step."""
         self._restarting.add(index)
         if not self._has_infos:
             info = {**info_of(self.discount[index].copy()), **info}
@@ -387,7 +387,7 @@ class EpisodeRows(Rows):
         return ended
 
     def _put_ends(self, rows: Array, kinds: Array, has_discount: bool) -> list[int]:
-        """Record the ends of episodes in a batch, and return the rows whose episode has ended."""
+        """Record which episodes of a batch have ended, and return their rows."""
         terminated = is_last = kinds == _LAST
         if has_discount:
             axes = tuple(range(1, self.discount.ndim))
@@ -399,7 +399,7 @@ class EpisodeRows(Rows):
         return ended
 
     def results(self, ids: Array | None) -> Results:
-        """Return the result of `step` for some environments, or for all if given None."""
+        """Return the result of `step` for some environments, or for all if `ids` is None."""
         return (*self.arrays(ids), self.infos(ids))
 
     def arrays(self, ids: Array | None) -> tuple[Any, Array, Array, Array]:
@@ -413,7 +413,7 @@ class EpisodeRows(Rows):
         )
 
     def elements(self, ids: Array | None) -> Any:
-        """Return the observations of some environments, or of all environments if given None."""
+        """Return the observations of some environments, or of all if `ids` is None."""
         flat = self.lend(ids)
         if self._copies:
             for name in self._objects:
@@ -421,7 +421,7 @@ class EpisodeRows(Rows):
         return self._spaces.observations(flat)
 
     def infos(self, ids: Array | None) -> dict[str, Any]:
-        """Return the stacked infos of the last step of some environments, or of all if given None.
+        """Return the stacked infos of some environments' latest steps, or of all if `ids` is None.
 
         Raises:
           EnvironmentsFailedError: see `EpisodeInfos.stack`.
@@ -448,7 +448,7 @@ class EpisodeRows(Rows):
         return self._infos.stack(np.array(ids), are_spread=True) if self._has_infos else {}
 
     def each_info(self) -> list[RowInfo]:
-        """Return the infos of each environment's last step or reset."""
+        """Return the infos of each environment's latest step or reset."""
         found = self._infos.each()
         if not self._has_infos:
             for index in np.flatnonzero(self._has_discount()).tolist():

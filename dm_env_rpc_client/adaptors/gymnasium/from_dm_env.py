@@ -97,7 +97,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.metadata = {"render_modes": ["rgb_array"] if found else [], "render_fps": RENDER_FPS}
         if render_observation is not None and render_observation not in found:
             raise SpecError(
-                f"found no image observation {render_observation!r}, such as uint8 [height, "
+                f"{render_observation!r} is not an image observation, such as uint8 [height, "
                 f"width, 3]; image observations: {', '.join(found) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
@@ -115,7 +115,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for copies and pickles, without a running episode."""
+        """Return the state for copying and pickling, excluding any running episode."""
         state = dict(self.__dict__)
         if is_made_again(self._env):
             state |= {"_is_running": False, "_last_observation": None}
@@ -147,7 +147,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         settings = dict(options or {})
         if settings and not self._takes_settings:
-            raise SpecError(f"{self._env} accepts no settings in reset, got options {options!r}")
+            raise SpecError(f"`reset` of {self._env} accepts no settings, got options {options!r}")
         if seed is not None and self._seed_setting is not None:
             settings = {self._seed_setting: seed, **settings}
         self._is_running = False
@@ -195,7 +195,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> npt.NDArray[np.uint8] | None:
-        """Return the last observed image, uint8 [height, width, 3], or None without render mode."""
+        """Return the latest image, uint8 [height, width, 3], or None without a render mode."""
         if self.render_mode is None:
             return None
         if self._last_observation is None:
@@ -280,8 +280,8 @@ def make_remote(
     array_kinds.check_names(asked, make_kwargs.get("device"))
     if asked != "numpy":
         raise SpecError(
-            f"arrays={asked!r}: Remote-v0 returns NumPy's arrays; wrap it in one of Gymnasium's "
-            "wrappers, such as gymnasium.wrappers.NumpyToTorch"
+            f"arrays={asked!r}: Remote-v0 returns NumPy arrays; to convert them, use a Gymnasium "
+            "wrapper such as gymnasium.wrappers.NumpyToTorch"
         )
     keywords: dict[str, Any] = {
         **make_kwargs,
@@ -343,7 +343,7 @@ def check_form(
 
 
 def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
-    """Whether the latest TimeStep of an environment ends an episode by termination."""
+    """Whether an environment's latest TimeStep terminated its episode rather than truncated it."""
     if not timestep.last():
         return False
     if isinstance(env, BaseAdaptor):
@@ -383,7 +383,7 @@ def check_reward_spec(spec: Any) -> None:
 
 
 def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
-    """Return the element of `env.action_space` for an action of `env.environment`."""
+    """Convert an action of `env.environment` to an element of `env.action_space`."""
     if isinstance(env, GymnasiumProxy):
         return action_reader(env.action_space)(action)
     for key in env._action_path:
@@ -394,7 +394,7 @@ def element_for(env: GymnasiumEnv | GymnasiumProxy, action: Any) -> Any:
 def find_images(
     structure: Any, are_images: Callable[..., bool] = images.is_rgb
 ) -> dict[str, tuple[tuple[Any, ...], specs.Array]]:
-    """Return the keys and the spec of each image observation, by flat name.
+    """Return the path of keys and the spec of each image observation, by flat name.
 
     Args:
       structure: a structure of specs.

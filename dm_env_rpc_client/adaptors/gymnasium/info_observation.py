@@ -1,4 +1,4 @@
-"""Values that accompany the observations of a Gymnasium environment: the observation `gymnasium`.
+"""The observation `gymnasium`, which accompanies a Gymnasium environment's own observations.
 
 The observation is empty or a JSON object:
 
@@ -7,14 +7,14 @@ The observation is empty or a JSON object:
 | an environment | `info` | the info of the step or reset |
 | | `truncated` | true if an episode was both terminated and truncated |
 | rows of a batch | `info` | the infos of all rows, stacked as in Gymnasium |
-| | `rows` | instead of `info`: for each row, by its index, an object with its `info` and, if its episode has ended and the next has begun, `final_info` and `final_obs` |
+| | `rows` | instead of `info`: an object for each row, keyed by the row's index, with the row's `info` and, if its episode has ended and the next has begun, `final_info` and `final_obs` |
 | | `truncated` | a mask, bool [N], of the rows that were both terminated and truncated |
 
-Clients request the observation with the setting `infos` of a Reset. The value True is for clients
-without support for NumPy strings (see `value_json`) and selects the `info` of rows. `STACKED`
-selects the same `info` with exact types, and `OWN` selects `rows`. `BLOCKS` is `STACKED` with the
-bytes of all large arrays concatenated in a second observation. The list `infos` in a description
-contains the forms that the server supports.
+Clients request the observation with the setting `infos` of a Reset. The value True selects the
+`info` of rows, for clients that do not support NumPy strings (see `value_json`). `STACKED` selects
+the same `info` with exact types, and `OWN` selects `rows`. `BLOCKS` is like `STACKED`, but a
+second observation contains the concatenated bytes of all large arrays. The list `infos` in a
+description contains the forms that the server supports.
 """  # noqa: E501  # a table
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXTRAS = "gymnasium"
 """The name of the observation with the infos."""
 
 INFOS = "infos"
-"""The setting of a Reset that requests infos. A description lists the strings it accepts."""
+"""The setting of a Reset that requests infos. Descriptions list its supported strings."""
 
 OWN, STACKED, BLOCKS = "own", "stacked", "blocks"
 """Strings that the setting `infos` of a Reset accepts."""
@@ -72,7 +72,7 @@ class RowInfo(NamedTuple):
 
 
 def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
-    """Return the info text for an observation of one environment.
+    """Return the observation `gymnasium` for one environment.
 
     Args:
       info: the info returned by the environment.
@@ -86,14 +86,14 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
 
 
 def encoded_blocks(infos: Any, both: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the observations for stacked infos: the JSON text, and the bytes of large arrays."""
+    """Return the observations with stacked infos: a JSON string, and the bytes of large arrays."""
     blocks: list[bytes] = []
     text = encoded_stack(value_json.moved(infos, blocks), both, is_exact=True)
     return {EXTRAS: text, batches.INFO_ARRAYS: np.frombuffer(b"".join(blocks), np.uint8)}
 
 
 def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exact: bool) -> str:
-    """Return the info text for the observations of rows with stacked infos.
+    """Return the observation `gymnasium` for rows with stacked infos.
 
     Args:
       infos: the infos of all rows, stacked as in Gymnasium.
@@ -107,7 +107,7 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
 
 
 def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
-    """Return the info text for the observations of rows with separate infos.
+    """Return the observation `gymnasium` for rows with separate infos.
 
     Args:
       rows: the JSON value of each row's infos, by the index of the row.
@@ -152,7 +152,7 @@ class RowExtras(NamedTuple):
 
 
 def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
-    """Return the values sent with the observations of `count` rows. Their text must not be empty.
+    """Return the values sent with the observations of `count` rows; `text` must not be empty.
 
     Args:
       text: the observation `EXTRAS`.

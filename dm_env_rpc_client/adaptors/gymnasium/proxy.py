@@ -1,4 +1,4 @@
-"""A local proxy for a Gymnasium environment at a server."""
+"""A local proxy for a Gymnasium environment on a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _LAST = dm_env.StepType.LAST  # A global is faster to look up than an enum membe
 
 _NO_VALUES: Mapping[str, Any] = {}
 
-_CALLABLE = "; allow attributes of the environment at the server with serve(callable_names=...)"
+_CALLABLE = (
+    "; to use an attribute of the remote environment, allow its name on the server with "
+    "serve(callable_names=...)"
+)
 
 
 class Description(NamedTuple):
@@ -72,7 +75,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
     """A remote Gymnasium environment, as returned by `make_remote`.
 
     Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
-    at the server, and its `reset` receives `seed` and `options`. Observed elements of a Discrete
+    on the server, and its `reset` receives `seed` and `options`. Observed elements of a Discrete
     are `int`; the environment receives actions of the type of its own samples. The names allowed by
     `serve(callable_names=..., settable_names=...)` are attributes of this object.
 
@@ -113,7 +116,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         return type(self), arguments, {"_spec": self._spec}
 
     def __getattr__(self, name: str) -> Any:
-        """Return an allowed attribute of the remote environment, or a function for a method."""
+        """Return an allowed remote attribute, or a function that calls an allowed method."""
         names = None if name.startswith("_") else self.__dict__.get("_names")
         if names is not None:
             with contextlib.suppress(AttributeError):
@@ -121,7 +124,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_CALLABLE}")
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute at the server if the server allows it, or else on the local proxy."""
+        """Set an attribute on the server if the server allows it, otherwise on the local proxy."""
         if name not in self.__dict__ and not name.startswith("_") and self._names.set(name, value):
             return True
         return super().set_wrapper_attr(name, value, force=force)
@@ -209,7 +212,7 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
             raise
 
     def render(self) -> Any:
-        """Request and return the current frame, or return None without a render mode."""
+        """Request and return the current frame, or return None if there is no render mode."""
         if self.render_mode is None:
             return None
         return read_frame(self.environment)
@@ -264,7 +267,7 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
 def begin(
     env: DmEnvAdaptor, description: Description, render_mode: str | None, form: str = OWN
 ) -> str | None:
-    """Request infos and a render mode from a server.
+    """Ask a server to send infos and to render in a given mode.
 
     Args:
       env: joined to a world of a Gymnasium environment, before its first sequence.
@@ -316,7 +319,7 @@ def metadata_of(description: Description, render_mode: str | None) -> dict[str, 
 def begin_again(
     description: Description, render_mode: str | None, form: str = OWN
 ) -> Callable[[DmEnvAdaptor], object]:
-    """Return a callback that repeats the request of `begin` after an environment restarts."""
+    """Return a callback that sends the settings of `begin` again after a restart."""
     settings = _infos(description, form)
     if render_mode not in (None, description.render_mode):
         settings["render_mode"] = render_mode
@@ -324,7 +327,7 @@ def begin_again(
 
 
 def restarted(env: dm_env.Environment) -> dict[str, Any]:
-    """Return the info of a lost step, or an empty info for an answered step."""
+    """Return the info for the latest step, which is empty unless a restart lost the step."""
     is_lost = isinstance(env, DmEnvAdaptor) and env.interruption is not None
     return {"restarted": True} if is_lost else {}
 
@@ -364,7 +367,7 @@ def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
 def observation_reader(
     space: spaces.Space[Any], as_sampled: bool = False
 ) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that converts nested observations to elements of an observation space.
+    """Return a function that converts nested observations into elements of a space.
 
     Args:
       space: the space.
@@ -375,7 +378,7 @@ def observation_reader(
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the settings of a Reset for the arguments of `gymnasium.Env.reset`."""
+    """Convert the `seed` and `options` of `gymnasium.Env.reset` to the settings of a Reset."""
     settings: dict[str, Any] = {}
     if seed is not None:
         settings["seed"] = int(seed)
@@ -385,7 +388,7 @@ def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[
 
 
 def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that converts elements of an action space to values by name.
+    """Return a function that converts elements of `space` into mappings of names to values.
 
     The returned function raises SpecError for an element that does not conform.
     """
@@ -407,7 +410,7 @@ def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that converts values by name to elements; see `action_writer`."""
+    """Return a function that converts the mappings of `action_writer` into elements of `space`."""
     read = elements.reader(space, "action", as_sampled=True)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return read

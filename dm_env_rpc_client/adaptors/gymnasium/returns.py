@@ -1,6 +1,6 @@
-"""Explanations of invalid results returned by `step` and `reset` of Gymnasium environments.
+"""Errors that explain invalid results of `step` and `reset` in Gymnasium environments.
 
-Unpacking a result already fails if its form is wrong, so valid steps need no extra check.
+A result of the wrong form cannot be unpacked anyway, so valid steps need no extra check.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXPECTED = {
 }
 
 _NUMBERS = (float, int, np.floating, np.bool_)
-"""The types of rewards, without np.integer, which is a base class of np.timedelta64."""
+"""Types that are always valid rewards; not np.integer, which includes np.timedelta64."""
 
 _OLD = (
     "gym before 0.26 has this interface: change the environment, or wrap it with the package shimmy"
@@ -28,7 +28,7 @@ _DM_ENV = "an environment that returns a dm_env.TimeStep must inherit from dm_en
 
 
 def inner(environment: Any) -> Any:
-    """Return an environment without its wrappers, or an object without `unwrapped` unchanged."""
+    """Return an environment without its wrappers, or unchanged if it has no `unwrapped`."""
     return getattr(environment, "unwrapped", environment)
 
 
@@ -55,7 +55,7 @@ def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
 
 
 def as_reward(environment: Any, reward: Any) -> float:
-    """Return a reward as a float. The conversion can round the reward.
+    """Convert a reward to a float, which may round it.
 
     Args:
       environment: the environment.
@@ -79,7 +79,7 @@ def as_reward(environment: Any, reward: Any) -> float:
 
 
 def _has_number(value: Any) -> bool:
-    """Whether a value is a single number, such as an array without dimensions."""
+    """Whether a value is a single number, or a zero-dimensional array that contains one."""
     kind = getattr(getattr(value, "dtype", None), "kind", "f")
     if kind not in "biufO" or np.ma.is_masked(value):
         return False
@@ -87,7 +87,7 @@ def _has_number(value: Any) -> bool:
 
 
 def explain(environment: Any, method: str, error: Exception) -> None:
-    """Raise TypeError if an error comes from unpacking a method's result.
+    """Raise TypeError if an error occurred because a method's result could not be unpacked.
 
     Args:
       environment: the environment.

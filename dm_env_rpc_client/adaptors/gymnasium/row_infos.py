@@ -1,4 +1,4 @@
-"""Server-side infos of rows, collected from each row's step for the answer that all rows share."""
+"""The infos of a batch's rows, which the server collects for the answer that they share."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from dm_env_rpc_client.system.foreign_environments import described
 _INDEX = operator.itemgetter(0)
 
 _NUMBERS = (int, float, np.number)
-"""The number types that Gymnasium stacks in arrays of the same type. bool is a subclass of int."""
+"""The number types that Gymnasium stacks into typed arrays, including bool, a subclass of int."""
 
 
 _MANY = 24
-"""The number of infos from which assigning key by key is faster than assigning info by info."""
+"""The minimum number of infos for which assigning by key is faster than assigning by info."""
 
 
 class StackedInfos(Infos):
-    """The infos of rows, stacked in the same way as in Gymnasium.
+    """The infos of all rows, stacked as Gymnasium stacks them.
 
     Rows may step at the same time, each in its own thread. Infos are copied, so later changes by
     the environments have no effect.
@@ -55,7 +55,7 @@ class StackedInfos(Infos):
         self._infos: list[tuple[int, Any]] = []
 
     def of(self, count: int) -> StackedInfos:
-        """Return empty infos for a number of rows; see `Infos`."""
+        """Return empty infos for `count` rows; see `Infos`."""
         return StackedInfos(count, self._is_exact)
 
     def put(self, index: int, info: Any) -> None:
@@ -63,7 +63,7 @@ class StackedInfos(Infos):
         self._infos.append((index, value_json.snapshot(info)))
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows and discard them; see `Infos`."""
+        """Return the infos of all rows, and clear them; see `Infos`."""
         infos, self._infos = self._infos, []
         return infos, {}
 
@@ -84,11 +84,11 @@ class StackedInfos(Infos):
         }
 
     def put_final(self, index: int, final: Any) -> None:
-        """Record the end of a row's episode, before the info of the next episode."""
+        """Record a row's last observation and info, before the info of its next episode."""
         self._infos.append((index, final))
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text of the infos and the errors, and discard the infos; see `Infos`."""
+        """Return the infos as JSON and any errors, and clear the infos; see `Infos`."""
         if not self._infos and not both.any():  # As in most steps.
             return "", {}
         of_rows, self._infos = sorted(self._infos, key=_INDEX), []
@@ -161,11 +161,11 @@ class OwnInfos(Infos):
         self._errors: dict[int, Exception] = {}
 
     def of(self, count: int) -> OwnInfos:
-        """Return empty infos for a number of rows; see `Infos`."""
+        """Return empty infos for `count` rows; see `Infos`."""
         return OwnInfos()
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
-        """Return the infos of rows and their errors, and discard them; see `Infos`."""
+        """Return the infos of all rows and any errors, and clear both; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         return list(infos.items()), errors
@@ -191,14 +191,14 @@ class OwnInfos(Infos):
         return {FINAL_OBSERVATION: exact, FINAL_INFO: own}
 
     def put_final(self, index: int, final: Any) -> None:
-        """Record the end of a row's episode."""
+        """Record a row's last observation and info."""
         if isinstance(final, Exception):
             self._errors[index] = final
         else:
             self._infos[index] = final
 
     def encoded(self, both: npt.NDArray[np.bool_]) -> tuple[str, dict[int, Exception]]:
-        """Return the text of the infos and the errors, and discard the infos; see `Infos`."""
+        """Return the infos as JSON and any errors, and clear both; see `Infos`."""
         infos, self._infos = self._infos, {}
         errors, self._errors = self._errors, {}
         try:
@@ -215,7 +215,7 @@ class OwnInfos(Infos):
 
 
 def _jsonable(info: Any) -> Any:
-    """Return the JSON value of an info, or raise the error to report for its row."""
+    """Convert an info to a JSON value, or raise the error that is reported for its row."""
     if not isinstance(info, Mapping):
         raise TypeError(f"the info is {described(info)}; expected a dict")
     return value_json.to_jsonable(info, value_json.INFO_LEVELS, is_exact=True)

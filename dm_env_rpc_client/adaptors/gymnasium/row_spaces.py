@@ -1,7 +1,7 @@
-"""The spaces of N environments, and the elements of these spaces as arrays by flat name.
+"""The spaces of N environments, and their elements as mappings of flat names to arrays.
 
 Arrays are stacked along a new first axis. Other values, such as strings, are tuples of length N.
-`SpecSpaces` is for dm_env environments, and `OwnSpaces` is for Gymnasium environments at servers.
+`SpecSpaces` is for dm_env environments, and `OwnSpaces` is for Gymnasium environments on servers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dm_env_rpc_client.protocol.timesteps import ACTION
 from dm_env_rpc_client.tensors import nesting
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
-"""Arrays [N, ...] by flat name."""
+"""A mapping of flat names to arrays [N, ...]."""
 
 
 class RowSpaces(Protocol):
@@ -43,7 +43,7 @@ class RowSpaces(Protocol):
     observation_space: spaces.Space[Any]
 
     def actions(self, actions: Any, count: int) -> dict[str, Any]:
-        """Return actions by flat name, as arrays [count, ...].
+        """Convert a batch of actions to a mapping of flat names to arrays [count, ...].
 
         Args:
           actions: an element of the space of `count` actions.
@@ -57,10 +57,10 @@ class RowSpaces(Protocol):
         """Allocate arrays for the observations of `count` environments."""
 
     def observation(self, flat: Mapping[str, Any]) -> Any:
-        """Return the element of a single observation space that has the given values."""
+        """Build an element of `observation_space` from the values in `flat`."""
 
     def observations(self, flat: Arrays) -> Any:
-        """Return the element of a batched observation space that has the given arrays."""
+        """Build an element of the batched observation space from the arrays in `flat`."""
 
 
 class _Structure:
@@ -92,7 +92,7 @@ class _Structure:
 
 
 class SpecSpaces(RowSpaces):
-    """The spaces that correspond to specs; see `RowSpaces`.
+    """Spaces derived from dm_env specs; see `RowSpaces`.
 
     Args:
       specs: the specs of one environment.
@@ -148,7 +148,7 @@ class SpecSpaces(RowSpaces):
 
 
 class OwnSpaces(RowSpaces):
-    """The spaces of Gymnasium environments at servers; see `RowSpaces`.
+    """The spaces of Gymnasium environments on servers; see `RowSpaces`.
 
     Args:
       action_space: the action space of one environment.

@@ -1,7 +1,7 @@
-"""Conversion of Gymnasium's spaces to JSON and back. Needs `gymnasium`.
+"""Conversion of Gymnasium spaces to JSON and back. Needs `gymnasium`.
 
-A space is an object with its `type` and its constructor arguments. The values of the arguments are
-encoded as in `value_json`. A bound that all elements share is a single number:
+A space is encoded as an object with its `type` and its constructor arguments, whose values are
+encoded as in `value_json`. A bound that all elements share is encoded as a single number:
 
     {"type": "Box", "shape": [4], "dtype": "float32", "low": -1.0, "high": 1.0}
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
@@ -10,8 +10,8 @@ encoded as in `value_json`. A bound that all elements share is a single number:
 The module `bridges.gym_socket.space_json` implements another protocol's JSON, which has fewer
 spaces, no dtypes and no infinities.
 
-Since integers have no infinity, an unbounded Box of integers has the bounds of its dtype, together
-with the masks `bounded_below` and `bounded_above`, which change how the Box samples.
+Integers have no infinity. An unbounded Box of integers therefore has the bounds of its dtype. Its
+masks `bounded_below` and `bounded_above` change how the Box samples.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from dm_env_rpc_client.tensors.casting import MAX_DIMENSIONS
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 _TEXT_LENGTH = 4096
-"""The maximum length of the strings in a space that contains strings but is not a Text."""
+"""The maximum string length of a Text that replaces another type of string space."""
 
 _CHARACTERS = string.printable
 
 _SIDES = ("bounded_below", "bounded_above")
-"""The names of a Box's masks of bounded elements, bool [...]: attributes and JSON keys."""
+"""The attributes, and JSON keys, of the bool masks that mark the bounded elements of a Box."""
 
 
 def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, Any]:
-    """Return the JSON value of a space.
+    """Convert a space to a JSON value.
 
     A space of another type is replaced by the nearest Gymnasium space: the base class, for a
     subclass; a Text, if its elements are strings; otherwise a Box of its shape and dtype.
@@ -71,7 +71,7 @@ def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, 
 
 
 def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[Any]:
-    """Return the space of a JSON value.
+    """Convert a JSON value to a space.
 
     Args:
       value: the result of `to_json`.
@@ -100,7 +100,7 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
 
 
 def _is_own(space: spaces.Space[Any]) -> bool:
-    """Whether a space has one of this package's types, which only sample differently."""
+    """Whether a space has one of this package's types, which differ only in how they sample."""
     return type(space).__module__.startswith("dm_env_rpc_client.")
 
 
@@ -121,7 +121,7 @@ def _nearest(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
 
 
 def _bound(array: Any) -> Any:
-    """Return the JSON value of an array: a single number if all elements are equal."""
+    """Convert an array to a JSON value, which is a single number if all elements are equal."""
     array = np.asarray(array)
     same = array.size > 0 and bool(np.all(array == array.flat[0]))
     return to_jsonable(array.flat[0].item() if same else array)
@@ -257,7 +257,7 @@ def _read_box(value: Mapping[str, Any], where: str, room: Room) -> spaces.Space[
 def _bounds(
     bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, room: Room
 ) -> npt.NDArray[Any]:
-    """Return a bound as a scalar array, or as an array of the shape of its Box."""
+    """Return a bound as a scalar array, or as an array with the shape of its Box."""
     read = from_jsonable(bound, where)
     if isinstance(read, np.ndarray):
         room.expand(max(0, read.size * (dtype.itemsize - read.itemsize)))
@@ -305,7 +305,7 @@ def _read_parts(value: Mapping[str, Any], where: str, room: Room) -> list[spaces
 
 
 def _read_alone(value: Any, where: str, room: Room) -> spaces.Space[Any]:
-    """Read a space whose elements can be absent from elements of the enclosing space."""
+    """Read a space whose elements may be missing from elements of the enclosing space."""
     with room.element():
         return _read(value, where, room)
 

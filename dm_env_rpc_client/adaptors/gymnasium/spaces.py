@@ -1,4 +1,4 @@
-"""Conversion of dm_env specs to Gymnasium spaces, and of values in both directions.
+"""Conversion of dm_env specs to Gymnasium spaces, and of values between the two.
 
 | spec | space |
 | --- | --- |
@@ -38,11 +38,11 @@ from dm_env_rpc_client.tensors.memory_limits import MAX_MESSAGE_BYTES, Limits, l
 from dm_env_rpc_client.tensors.specs import bounds_of
 
 _ARRAY_BYTES = 1 << 20
-"""The limit, in bytes, for the arrays of bounds of all spaces in one description. The arrays of a
-batch of N rows take N times as many bytes."""
+"""The maximum number of bytes for the bound arrays of all spaces in one description. For a batch of
+N rows, the arrays take N times as many."""
 
 _EXPANDED_BYTES = 16 << 20
-"""The limit, in bytes, for the memory that a description's spaces take beyond the size of the
+"""The maximum number of bytes that a description's spaces may take beyond the size of the
 description itself."""
 
 _CHARACTER_BYTES = 250
@@ -67,7 +67,7 @@ class Room:
 
     @contextlib.contextmanager
     def element(self) -> Iterator[None]:
-        """Return a context for reading the spaces of one element."""
+        """Return a context for reading the spaces of all parts of one element."""
         others, self._element_bytes = self._element_bytes, 0
         yield
         self._element_bytes = others
@@ -100,13 +100,13 @@ class Room:
         return fits
 
     def expand(self, size: int) -> None:
-        """Reserve memory beyond the size of the description, or raise ValueError."""
+        """Reserve `size` bytes beyond the description's own, or raise ValueError if too many."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
             raise ValueError(f"its spaces would require {size} bytes more than their description")
 
     def take_characters(self, count: int) -> None:
-        """Reserve memory for the characters of a Text, or raise ValueError if none is left."""
+        """Reserve memory for `count` characters of a Text, or raise ValueError if none is left."""
         self.expand(count * _CHARACTER_BYTES)
 
 
@@ -125,7 +125,7 @@ class ExactBox(spaces.Box):
 
 
 class _Wide(spaces.Box):
-    """A Box whose bounds are read-only views of one element each.
+    """A Box whose bounds are each a read-only view of a single element.
 
     In elements, samples and equality, the space behaves like a Box.
 
@@ -144,7 +144,7 @@ class _Wide(spaces.Box):
             setattr(self, side, np.broadcast_to(getattr(self, side), shape))
 
     def bound_by(self, side: str, is_bounded: bool) -> None:
-        """Set whether the elements of the Box are bounded below or above."""
+        """Set the mask `side`, "bounded_below" or "bounded_above", to `is_bounded` throughout."""
         setattr(self, side, np.broadcast_to(np.array(is_bounded), self.shape))
 
     def __eq__(self, other: object) -> bool:
@@ -208,13 +208,13 @@ def uniform_box(
 
 
 def one_bound(space: spaces.Box, side: str) -> Any:
-    """Return the bounds of a Box: a single number for a wide Box, otherwise the array."""
+    """Return the attribute `side` of a Box: a single number for a wide Box, otherwise an array."""
     bound = getattr(space, side)
     return bound.flat[0] if isinstance(space, _Wide) else bound
 
 
 class WideMultiBinary(spaces.MultiBinary):
-    """A MultiBinary of many elements, which is batched as a wide Box."""
+    """A MultiBinary with many elements, whose batches are `WideBox` spaces."""
 
 
 def multi_binary(n: Any, shape: tuple[int, ...], room: Room) -> spaces.MultiBinary:
@@ -253,7 +253,7 @@ iterate.register(WideMultiBinary, iterate.dispatch(spaces.MultiBinary))
 
 
 _TEXT_LENGTH = 64
-"""The length, in characters, of the longest sample. Strings that are not sampled can be longer."""
+"""The length, in characters, of the longest sample. Other strings can be longer."""
 
 _INT64_MAX = 2**63 - 1
 
@@ -270,7 +270,7 @@ class AnyText(spaces.Text):
 
 
 def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Space[Any]:
-    """Return the space of a spec, or of a structure of specs.
+    """Convert a spec, or a structure of specs, to a space.
 
     Args:
       spec: the spec.
@@ -295,8 +295,8 @@ def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Spac
     if any(size < 0 for size in shape):
         if shape[0] >= 0:
             raise SpecError(
-                f"{name!r} has shape {list(shape)}; Gymnasium supports variable length only along "
-                "the first axis; leave it out with requested_observations"
+                f"{name!r} has shape {list(shape)}, but Gymnasium supports variable length only "
+                "along the first axis; leave it out with requested_observations"
             )
         # Specs of variable length have scalar bounds, which fit the shape of an element.
         element = _array_space(spec, shape[1:], name, room)
@@ -327,7 +327,7 @@ def to_space_array(space: spaces.Space[Any], value: Any) -> npt.NDArray[Any]:
 
 
 def from_space(spec: Any, value: Any, name: str) -> Any:
-    """Convert an element of a space to a value of its spec. This is the inverse of `to_space`.
+    """Convert an element of a space to a value that matches its spec; the inverse of `to_space`.
 
     Raises:
       SpecError: the value has another structure, or a cast would change it.

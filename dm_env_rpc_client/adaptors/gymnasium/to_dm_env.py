@@ -1,6 +1,6 @@
-"""A Gymnasium environment as a dm_env.Environment, for instance to serve it.
+"""Conversion of Gymnasium environments to dm_env environments, for instance to serve them.
 
-Clients that know Gymnasium also receive values that have no counterpart in dm_env; see
+Clients that support Gymnasium also receive values that have no counterpart in dm_env; see
 `value_json` and `space_json`.
 """
 
@@ -40,13 +40,13 @@ from dm_env_rpc_client.tensors import array_kinds, bounded_parsing
 from dm_env_rpc_client.tensors.array_kinds import NUMPY
 
 DESCRIPTION = "gymnasium"
-"""The property with the spaces and the metadata, as JSON."""
+"""The key of the property that contains the spaces and the metadata as JSON."""
 
 FRAME = "gymnasium.frame"
-"""The property with the current rendered frame, as an array or as the JSON of another value."""
+"""The key of the property that contains the current frame: an array, or another value as JSON."""
 
 OBSERVATION = "observation"
-"""The name of the environment's own observation, which `EXTRAS` accompanies."""
+"""The name of the environment's own observation, sent together with `EXTRAS`."""
 
 
 class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
@@ -107,12 +107,12 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """The info returned by the environment with the last step or reset."""
+        """The info that the environment returned from its latest step or reset."""
         return self._info
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """The properties for a server, by key: functions that return the values."""
+        """The properties for a server: a mapping of keys to functions that return the values."""
         offered: dict[str, Callable[[], Any]] = {DESCRIPTION: self._describe}
         if self.gymnasium.render_mode is not None:
             offered[FRAME] = self._frame
@@ -121,7 +121,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add the properties for calling and setting the allowed names; see `serve`."""
+        """Add the properties with which clients call or set the allowed names; see `serve`."""
         callee = OfEach(1, lambda _, function, *given: function(self.gymnasium, *given))
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
         kinds_of(properties, self.gymnasium, callable_names)
@@ -186,7 +186,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return begin
 
     def batch_rows(self, count: int, mode: str) -> GymnasiumRows:
-        """Return the rows of a batch of Gymnasium environments; see `server.batch.Rows`."""
+        """Return rows for a batch of `count` Gymnasium environments; see `server.batch.Rows`."""
         return GymnasiumRows(self, count, mode)
 
     def step(self, action: Any) -> dm_env.TimeStep:
@@ -219,11 +219,11 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return dm_env.transition(reward, observed)
 
     def action_spec(self) -> Any:
-        """Return the spec of actions, or a structure of specs if the space is a Tuple or Dict."""
+        """Return the action spec, or a structure of specs if the space is a Tuple or Dict."""
         return elements.to_spec(self.action_space, "action")
 
     def observation_spec(self) -> Any:
-        """Return the spec of observations, or a structure of specs for a Tuple or Dict space."""
+        """Return the observation spec, or a structure of specs if the space is a Tuple or Dict."""
         spec = elements.to_spec(self.observation_space, "observation")
         if self.infos:
             return {OBSERVATION: spec, EXTRAS: specs.StringArray((), name=EXTRAS)}
@@ -275,10 +275,10 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
 
 def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
-    """Convert a Gymnasium environment made by a factory to a dm_env.Environment.
+    """Convert a Gymnasium environment to a dm_env.Environment.
 
     Args:
-      env: a Gymnasium environment.
+      env: the environment that a factory created.
       arrays: as for `serve`.
 
     Raises:
@@ -288,13 +288,13 @@ def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
 
 
 def encoded_frame(frame: Any) -> Any:
-    """Return a rendered frame as the value of a property: an array, or JSON text."""
+    """Convert a rendered frame to the value of a property: an array or a JSON string."""
     is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
     return frame if is_numbers else value_json.encode(frame)
 
 
 def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert settings of a reset to arguments of Gymnasium environments.
+    """Check the settings of a Reset and convert them to arguments for Gymnasium environments.
 
     Args:
       settings: `seed`, an integer; `options`, a mapping or its JSON text (see

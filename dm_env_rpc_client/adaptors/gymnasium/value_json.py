@@ -1,8 +1,8 @@
-"""Values of Gymnasium environments as JSON that preserves their types. Needs `gymnasium`.
+"""Type-preserving JSON for the values of Gymnasium environments. Needs `gymnasium`.
 
-The values are infos, the options of a reset, and elements of spaces without arrays. Values of
-JSON's own types are written directly. Any other value is an object whose key `$` specifies the
-kind of the value:
+The values are infos, the options of a reset, and elements of spaces that cannot be sent as arrays,
+such as Graph. Values of JSON's own types are written directly. Any other value is an object whose
+key `$` specifies the kind of the value:
 
 | value | `$` | further keys |
 | --- | --- | --- |
@@ -19,15 +19,15 @@ kind of the value:
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
 | mapping with keys other than strings, or with the key `$` | `dict` | `items`: pairs |
 
-A single value, unlike an array of shape (), has `scalar` set to true as well. A value of any other
-type, or a value more than eight levels deep, is replaced by its `repr`. A value that
-contains itself is rejected.
+A single value also has `scalar` set to true, which distinguishes it from an array of shape (). A
+value of any other type, or a value more than eight levels deep, is replaced by its `repr`. A value
+that contains itself is rejected.
 
-Further keys distinguish similar types, and older readers ignore them. The key `char` is the type
-code of a scalar, since int64 and long long share a dtype name; `order` is ">" for big-endian
-numbers; and `as` is the dtype of an array of strings or of `bytes`. A NumPy string is written as a
-plain string for older readers. For readers that request exact types, it is an object with `$` set
-to `str` and the string as `value`.
+Additional keys, which older readers ignore, distinguish similar types. The key `char` is the type
+code of a scalar, since int64 and long long share a dtype name. The key `order` is ">" for
+big-endian numbers. The key `as` is the dtype of an array of strings or of `bytes`. For older
+readers, a NumPy string is written as a plain string. For readers that request exact types, it is
+an object with `$` set to `str` and the string as `value`.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ VERSION = 1
 """The version of the format of environment descriptions."""
 
 INFO_LEVELS = 7
-"""The number of levels of an info that are transferred. An object around the info adds one
-level."""
+"""How many levels of a nested info are transferred. An object around the info adds one level."""
 
 KIND = "$"
 
@@ -64,8 +63,8 @@ _CHAR, _ORDER = "char", "order"
 _MAX_VALUES = 1 << 20
 
 _MAX_CONTAINERS = 1 << 18
-"""The maximum number of lists and objects in one text. Even an empty list or object takes 70
-bytes, and another 70 bytes in its JSON form."""
+"""The maximum number of lists and objects in one JSON string. Even an empty list or object takes 70
+bytes, and its parsed JSON takes another 70 bytes."""
 
 _MOST_DTYPES = 64
 """The maximum number of cached dtypes whose names were sent by a peer."""
@@ -83,23 +82,23 @@ _SCALARS: dict[type, dict[str, str]] = {
     for dtype in map(np.dtype, np.typecodes["All"])
     if dtype.kind in "biuf" and dtype.itemsize <= 8
 }
-"""The JSON of NumPy scalars of at most eight bytes, without their values, by type."""
+"""For each type of NumPy scalar of at most eight bytes, its JSON object without the value."""
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
 
 _BLOCK_BYTES = 1024
-"""The minimum size of an array that is moved to another observation, in bytes."""
+"""The minimum size, in bytes, of an array that is moved to another observation."""
 
 _PADDING = 64
-"""The number of padding characters that an array of strings may always have."""
+"""The number of padding characters that are allowed in any array of strings."""
 
 _MAX_LEVELS = INFO_LEVELS + 1
-"""The maximum number of levels of a value. Each level takes up to three of the 32 levels that
-JSON may have."""
+"""The maximum depth of a nested value. Each of its levels takes up to three of the 32 levels that
+are allowed in JSON."""
 
 
 def encode(value: Any, is_exact: bool = False) -> str:
-    """Return the JSON text of a value, as in the table, or raise SpecError if it contains itself.
+    """Convert a value to JSON as in the table above, or raise SpecError if it contains itself.
 
     Args:
       value: the value.
@@ -109,12 +108,12 @@ def encode(value: Any, is_exact: bool = False) -> str:
 
 
 def text_of(jsonable: Any) -> str:
-    """Return the text of a JSON value."""
+    """Convert a JSON value to a string."""
     return bounded_parsing.encode(jsonable, "a value").decode("ascii")
 
 
 def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
-    """Return the JSON text of the infos of an environment, or "" if there are no infos.
+    """Convert the infos of an environment to a JSON string, or to "" if there are none.
 
     Args:
       extras: the infos.
@@ -169,7 +168,7 @@ def placed(value: Any, arrays: np.ndarray[Any, Any], where: str) -> Any:
 
 
 def decode(text: str, where: str) -> Any:
-    """Return the value of a JSON text.
+    """Decode the value in a JSON string.
 
     Args:
       text: the result of `encode`.
@@ -182,7 +181,7 @@ def decode(text: str, where: str) -> Any:
 
 
 def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
-    """Return a copy of a value, as `encode` would send it at the time of the call.
+    """Copy a value, so that `encode` can later send it as it is now.
 
     Environments can keep an info, or its arrays, and change them in a later step.
 
@@ -267,7 +266,7 @@ def _json(text: str, where: str) -> Any:
 
 
 def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -> Any:
-    """Return a value as JSON objects, for use inside a larger JSON value.
+    """Convert a value to a JSON value, for use inside a larger one.
 
     Args:
       value: the value.
@@ -312,7 +311,7 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
 
 
 def _as_numpy(value: Any) -> Any:
-    """Convert an array of another library to NumPy, unless NumPy has no such dtype."""
+    """Convert another library's array to NumPy; return it unchanged if NumPy lacks its dtype."""
     try:
         return array_kinds.to_numpy(value, "an info")
     except SpecError:
@@ -320,7 +319,7 @@ def _as_numpy(value: Any) -> Any:
 
 
 def from_jsonable(value: Any, where: str) -> Any:
-    """Return the value that a JSON value encodes, or raise ProtocolError if it is invalid."""
+    """Decode a JSON value, or raise ProtocolError if it is invalid."""
     if type(value) is list:
         return [from_jsonable(part, where) for part in value]
     if type(value) is not dict:
@@ -373,7 +372,7 @@ _MADE_OF_NUMBERS = "cmMS"
 
 
 def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]:
-    """Return the numbers that represent an array of a composite dtype, and the dtype's name."""
+    """Return the numbers that make up an array of a composite dtype, and the dtype's name."""
     dtype = array.dtype.newbyteorder("=")
     own = np.ascontiguousarray(array, dtype).reshape(array.shape)
     if dtype.kind in "mM":
@@ -384,7 +383,7 @@ def _numbers_of(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], str]
 
 
 def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
-    """Return the array for the numbers and the dtype name returned by `_numbers_of`."""
+    """Rebuild an array from the numbers and the dtype name that `_numbers_of` returned."""
     dtype = np.dtype(name)
     if dtype.kind not in _MADE_OF_NUMBERS:
         raise ValueError(f"dtype {name!r} does not consist of numbers")
@@ -393,14 +392,14 @@ def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
             raise ValueError(f"dtype {name!r} consists of int64 numbers, not of {numbers.dtype}")
         return numbers.view(dtype)
     if numbers.ndim == 0 or numbers.shape[-1] * numbers.itemsize != dtype.itemsize:
-        raise ValueError(f"an array of shape {list(numbers.shape)} has no elements of {name!r}")
+        raise ValueError(f"numbers of shape {list(numbers.shape)} cannot form a {name!r} array")
     shape = numbers.shape[:-1]
     return np.ascontiguousarray(numbers).reshape(-1).view(dtype).reshape(shape)
 
 
 @functools.lru_cache(_MOST_DTYPES)
 def _form_of(dtype: np.dtype[Any]) -> tuple[dict[str, str], np.dtype[Any]]:
-    """Return the JSON of a number array without its shape, and the dtype of the sent bytes."""
+    """Return an array's JSON without shape or data, and the dtype of the bytes that are sent."""
     order = {} if dtype.isnative else {_ORDER: ">" if sys.byteorder == "little" else "<"}
     return {KIND: "array", "dtype": dtype.name, **order}, dtype.newbyteorder("<")
 
@@ -409,7 +408,7 @@ def _form_of(dtype: np.dtype[Any]) -> tuple[dict[str, str], np.dtype[Any]]:
 def _number_dtype(name: str, order: Any = "=") -> np.dtype[Any]:
     dtype: np.dtype[Any] = np.dtype(name)
     if dtype.kind not in "biuf":
-        raise ValueError(f"dtype {name!r} is not of numbers")
+        raise ValueError(f"dtype {name!r} is not numeric")
     ordered: np.dtype[Any] = dtype.newbyteorder(order)
     return ordered
 
@@ -457,7 +456,7 @@ def _read_objects(value: Mapping[str, Any], where: str) -> Any:
 def _width(dtype: Any) -> int:
     """Return the length of a string dtype such as U5, in characters."""
     if not isinstance(dtype, str) or dtype[:1] != "U" or not dtype[1:].isdecimal():
-        raise ValueError(f"dtype {dtype!r} is not a dtype of strings")
+        raise ValueError(f"dtype {dtype!r} is not a string dtype")
     return int(dtype[1:])
 
 
@@ -485,7 +484,7 @@ def _shape(value: Mapping[str, Any]) -> list[int]:
 
 
 def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]:
-    """Return a function that reads masked arrays, based on a reader of plain arrays."""
+    """Extend `read`, a function that reads plain arrays, to masked arrays."""
 
     def read_masked(value: Mapping[str, Any], where: str) -> Any:
         data = read(value, where)
@@ -493,7 +492,7 @@ def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]
             return data
         mask = np.asarray(from_jsonable(value[_MASK], where))
         if mask.dtype != np.bool_ or mask.shape not in ((), np.shape(data)):
-            raise ValueError("the mask has another shape than the data, or is not of bools")
+            raise ValueError("the mask does not have the shape of the data, or is not boolean")
         if _SCALAR in value:
             return np.ma.masked
         own: Any = mask if mask.shape or mask else np.ma.nomask

@@ -15,13 +15,13 @@ from dm_env_rpc_client.adaptors.gymnasium.info_observation import INFOS
 from dm_env_rpc_client.tensors import bounded_parsing
 
 VECTOR_DESCRIPTION = "gymnasium.vector"
-"""The property with the spaces of one row and the metadata, as JSON."""
+"""The key of the property that contains the spaces of one row and the metadata as JSON."""
 
 _FRAME = "gymnasium.frame"
 
 
 def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | None:
-    """Return an autoreset mode given as an enum member or its value, or raise SpecError."""
+    """Convert `autoreset_mode` to an AutoresetMode unless it is None, or raise SpecError."""
     if autoreset_mode is None:
         return None
     try:
@@ -29,7 +29,7 @@ def checked_mode(autoreset_mode: AutoresetMode | str | None) -> AutoresetMode | 
     except ValueError:
         modes = ", ".join(f"{mode} ({mode.value!r})" for mode in AutoresetMode)
         raise arguments.refused(
-            "autoreset_mode", f"one of {modes}", autoreset_mode, "None for the server's own"
+            "autoreset_mode", f"one of {modes}", autoreset_mode, "None for the server's mode"
         ) from None
 
 
@@ -41,7 +41,7 @@ def describe_vector(
     notes: Sequence[str],
     forms: Sequence[str],
 ) -> str:
-    """Return the text of the property `VECTOR_DESCRIPTION`.
+    """Return the value of the property `VECTOR_DESCRIPTION`, a JSON string.
 
     Args:
       env: a vector environment, or the environment of one row.
@@ -49,7 +49,7 @@ def describe_vector(
       mode: the autoreset mode.
       spaces_json: the JSON of `action_space` and `observation_space` of one row.
       notes: notes on replaced spaces.
-      forms: the accepted texts of the setting `infos`.
+      forms: the strings that the setting `infos` accepts.
     """
     # EnvPool has a `spec` of another type.
     spec = getattr(env, "spec", None)
@@ -72,7 +72,7 @@ def describe_vector(
 
 
 def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]:
-    """Return the frames of all rows as a property: an array [N, ...], or the JSON of a tuple.
+    """Return a property with the frames of all rows: an array [N, ...], or a tuple as JSON.
 
     Args:
       render: returns the frames of all rows, as a sequence or an array; None for no frames.

@@ -1,4 +1,4 @@
-"""Several remote environments as a gymnasium.vector.VectorEnv."""
+"""A gymnasium.vector.VectorEnv that steps several remote environments."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[Any, Any, Array]):
-    """N remote environments stepped together from one thread.
+    """A vector environment that steps N remote environments together from one thread.
 
     The spaces are those of `GymnasiumEnv`, batched as in Gymnasium. An episode is terminated if the
     server sends TERMINATED and truncated if it sends INTERRUPTED. `info["discount"]` is float64
@@ -107,8 +107,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     }
 
     _form = BLOCKS
-    """The form of the infos of batches; see `info_observation`. Environments on streams use
-    `OWN`."""
+    """The form in which batches send infos; see `info_observation`. Environments with separate
+    streams use `OWN`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _reset(
         self, each: Mapping[int, Mapping[str, Any]], results: Callable[[None], Result]
     ) -> Result:
-        """Begin the next episodes, and return the results that `results` reads from the rows."""
+        """Begin the next episodes, and return what `results` reads from the rows."""
         worlds, rows = self._worlds, self._rows
 
         def adopt(may_differ: bool) -> None:
@@ -200,7 +200,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             if may_differ and worlds.specs() != self._spaces.specs:
                 raise SpecError(
                     "the specs of the environments have changed, but the spaces of a Gymnasium "
-                    "environment cannot change; make another environment with these settings"
+                    "environment cannot change; create another environment with these settings"
                 )
 
         return worlds.exchange(results, worlds.reset, each, rows, adopt)
@@ -208,7 +208,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     def _settings_of(
         self, seed: int | Sequence[int | None] | None, options: Mapping[str, Any] | None
     ) -> dict[int, Mapping[str, Any]]:
-        """Return the settings of the next episodes, by environment."""
+        """Return the settings for the next episode of each environment that is reset."""
         settings = dict(options or {})
         mask = settings.pop(batches.RESET_MASK, None)
         if mask is None:
@@ -284,7 +284,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         )
 
     def render(self) -> tuple[Any, ...] | None:
-        """Return the current frame of each environment, or None without a render mode."""
+        """Return the current frame of each environment, or None if there is no render mode."""
         if self.render_mode is None:
             return None
         worlds = self._worlds
@@ -301,7 +301,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
     @property
     def restarts(self) -> int:
-        """The number of environment restarts; always 0 without the argument `restart`."""
+        """The number of environment restarts; always 0 unless `restart` is enabled."""
         return self._worlds.restarts
 
     def __enter__(self) -> Self:
@@ -324,7 +324,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             self._worlds.close()
 
     def _describe(self, render_mode: str | None) -> Description | None:
-        """Request a description and, from Gymnasium environments, also infos and frames."""
+        """Request a description and, if there is one, also infos and a render mode."""
         worlds = self._worlds
         name = VECTOR_DESCRIPTION if worlds.is_batched else DESCRIPTION
         try:
@@ -352,8 +352,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             self._mode = AutoresetMode(own)
             if self._mode is not (wish or self._mode):
                 raise SpecError(
-                    f"the vector environment at the server has the autoreset mode "
-                    f"{self._mode.name}, not {wish}; create it at the server with the requested "
+                    f"the vector environment on the server has the autoreset mode "
+                    f"{self._mode.name}, not {wish}; create it on the server with the requested "
                     "mode"
                 )
             next_kind = autoreset.next_kind(self._mode.name)
@@ -422,7 +422,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
 
 def _check_batch(world: DmEnvAdaptor, specs: RowSpecs) -> None:
-    """Raise SpecError if a batch differs from its description as a Gymnasium batch.
+    """Raise SpecError if a batch does not match its Gymnasium description.
 
     Args:
       world: the batch.

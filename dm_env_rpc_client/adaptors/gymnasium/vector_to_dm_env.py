@@ -1,8 +1,8 @@
-"""A Gymnasium vector environment as a dm_env.Environment with one row per sub-environment.
+"""Conversion of Gymnasium vector environments to dm_env environments with a row per environment.
 
-The environment uses the same names as every batched world; see the guide "Serve a batch". Clients
-that know Gymnasium also use the property `gymnasium.vector` and the observation `gymnasium`, which
-contains the infos of all rows, stacked as in Gymnasium.
+Observations, settings and properties have the same names as in every batched world; see the guide
+"Serve a batch". Clients that support Gymnasium also use the property `gymnasium.vector` and the
+observation `gymnasium`. This observation contains the infos of all rows, stacked as in Gymnasium.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from dm_env_rpc_client.tensors import casting, structures
 from dm_env_rpc_client.tensors.specs import VariableArray
 
 _NEXT_STEP_PACKAGES = ("envpool", "ale_py")
-"""The packages whose vector environments use a known autoreset mode without declaring it."""
+"""Packages whose vector environments use NEXT_STEP without declaring an autoreset mode."""
 
 _LARGE_BYTES = 4096
-"""The minimum total size, in bytes, of all rows' observations at which large infos are offered as
-bytes."""
+"""Large infos are offered as bytes if the observations of all rows take at least this many bytes in
+total."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
@@ -75,11 +75,11 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
     if any(base.__module__.partition(".")[0] in _NEXT_STEP_PACKAGES for base in kind.__mro__):
         return AutoresetMode.NEXT_STEP
     raise SpecError(
-        f"{kind.__name__} has no 'autoreset_mode' in its metadata, and its rows may begin their "
-        "next episodes in any step: pass the mode to serve, as autoreset_mode='SAME_STEP' if the "
-        "step that ends an episode begins the next one, as most simulators on GPUs do; "
-        "'NEXT_STEP' if the step after it does, and ignores its action; 'DISABLED' if `reset` "
-        "does, with the option reset_mask"
+        f"{kind.__name__} has no 'autoreset_mode' in its metadata, so it is unknown which step "
+        "begins the next episode of a row: pass the mode to serve, as autoreset_mode='SAME_STEP' "
+        "if the step that ends an episode also begins the next one, as in most GPU simulators; "
+        "as 'NEXT_STEP' if the following step begins it and ignores its action; or as 'DISABLED' "
+        "if `reset` begins it, with the option reset_mask"
     )
 
 
@@ -123,8 +123,8 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         if size != count:
             raise SpecError(
                 f"{type(self._inner).__name__} steps {size} of its {count} rows at a time; create "
-                f"it with batch_size={count}. Clients keep several batches in flight with "
-                "num_batches"
+                f"it with batch_size={count}. Clients can use num_batches to keep several batches "
+                "in flight"
             )
         self._mode = autoreset_mode_of(env, autoreset_mode)
         self._next_kind = autoreset.next_kind(self._mode.name)
@@ -152,12 +152,12 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """The infos returned by the environment with the last step or reset."""
+        """The infos that the environment returned from its latest step or reset."""
         return self._info
 
     @property
     def properties(self) -> Mapping[str, Callable[[], Any]]:
-        """The properties for a server, by key: functions that return the values."""
+        """The properties for a server: a mapping of keys to functions that return the values."""
         offered: dict[str, Callable[[], Any]] = {
             batches.WORLD_NUM_ENVS: lambda: self.num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: self._mode.name,
@@ -171,7 +171,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add the properties for calling and setting the allowed names; see `serve`."""
+        """Add the properties with which clients call or set the allowed names; see `serve`."""
         callee = OfVector(self._environment)
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
@@ -225,7 +225,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         self._infos = arguments.get("infos", self._infos)
 
     def reset(self) -> dm_env.TimeStep:
-        """Begin an episode in every row, or in the masked rows."""
+        """Begin an episode in every row, or in the rows that a mask selects."""
         mask = (self._options or {}).get(batches.RESET_MASK)
         arguments: dict[str, Any] = {"seed": self._seed_of(mask), "options": self._options}
         self._seed = self._options = None
@@ -269,13 +269,13 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         )
 
     def action_spec(self) -> Any:
-        """Return the spec of actions [N, ...], or nested specs for a Tuple or Dict space."""
+        """Return the spec of the actions [N, ...], or nested specs for a Tuple or Dict space."""
         spec = batched(elements.to_spec(self._action_space, "action"), self.num_envs)
         named(spec, "action", (batches.STEP_MASK,))  # Clients would mistake it for the mask.
         return spec
 
     def observation_spec(self) -> Any:
-        """Return the specs of the observations [N, ...] and of the type of each row's step."""
+        """Return the specs of the observations [N, ...] and of each row's step type."""
         # Computed on each call, because the client may have requested infos meanwhile.
         spec = batched(elements.to_spec(self._observation_space, OBSERVATION), self.num_envs)
         infos = EXTRAS if self._infos else None
@@ -361,7 +361,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return array
 
     def _seed_of(self, mask: Any) -> Any:
-        """Return the seeds of the masked rows in the form that the environment accepts."""
+        """Return the seeds of the rows that `mask` selects, in the form the environment accepts."""
         seeds = self._seed
         if not isinstance(seeds, np.ndarray):
             return seeds

@@ -20,16 +20,16 @@ from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.memory_limits import Limits
 
 DESCRIPTION = "pettingzoo"
-"""The property with the agents, their spaces and the metadata, as JSON."""
+"""The key of the property that contains the agents, their spaces and the metadata as JSON."""
 
 FRAME = "pettingzoo.frame"
-"""The property with the current rendered frame, as an array or as the JSON of another value."""
+"""The key of the property that contains the current frame: an array, or another value as JSON."""
 
 STATE = "pettingzoo.state"
-"""The property with the global state of an environment that has a `state_space`."""
+"""The key of the property that contains the global state, if there is a `state_space`."""
 
 EXTRAS = "pettingzoo"
-"""The name of the observation with the info and other values that have no counterpart in
+"""The name of the observation that contains the info and other values without a counterpart in
 dm_env."""
 
 
@@ -58,7 +58,7 @@ class Description(NamedTuple):
     def read(
         cls, text: str, agents: Sequence[Hashable] = (), limits: Limits | None = None
     ) -> Description:
-        """Return the description written by `describe`.
+        """Decode a description that `describe` returned.
 
         Args:
           text: the JSON text from a server.
@@ -95,7 +95,7 @@ class Description(NamedTuple):
 
 
 def describe(env: Any) -> str:
-    """Return the JSON text that describes a `pettingzoo.ParallelEnv`.
+    """Return a JSON string that describes a `pettingzoo.ParallelEnv`.
 
     Args:
       env: the environment.

@@ -1,6 +1,6 @@
-"""A PettingZoo environment as a `Game`, for servers.
+"""A `Game` with which servers run PettingZoo environments.
 
-Clients that know PettingZoo also receive values that have no counterpart in dm_env; see
+Clients that support PettingZoo also receive values that have no counterpart in dm_env; see
 `description`.
 """
 
@@ -45,7 +45,7 @@ from dm_env_rpc_client.system.foreign_environments import class_name, described,
 from dm_env_rpc_client.tensors import nesting
 
 _STEP = "(observations, rewards, terminations, truncations, infos), each a dict by agent"
-_RESET = "(observations, infos), each a dict by agent, as of PettingZoo's ParallelEnv"
+_RESET = "(observations, infos), each a dict by agent, as in PettingZoo's ParallelEnv"
 
 
 def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
@@ -66,7 +66,7 @@ def make(name: str, **settings: Any) -> AECEnv | ParallelEnv:
 
 
 def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
-    """Return a PettingZoo environment as a `Game`.
+    """Convert a PettingZoo environment to a `Game`.
 
     Args:
       env: the environment. PettingZoo converts an AECEnv: with `aec_to_parallel` if its metadata
@@ -149,7 +149,7 @@ class PettingZooGame(Game):
         """Assign the agent specified by the settings, or the first free agent."""
         unknown = set(settings) - {"agent", "infos"}
         if unknown:
-            raise ValueError(f"unknown join setting {min(unknown)!r}; settings: agent, infos")
+            raise ValueError(f"unknown join setting {min(unknown)!r}; valid settings: agent, infos")
         free = [name for name, agent in self._names.items() if agent not in self._has_extras]
         name = str(settings["agent"]) if "agent" in settings else free[0] if free else None
         if name not in free:
@@ -178,11 +178,13 @@ class PettingZooGame(Game):
         return spec
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Set the `seed` and the `options` of the environment's next `reset`."""
+        """Set the `seed` and the `options` for the environment's next `reset`."""
         nested = nesting.unflatten_dict(settings, nesting.SEPARATOR)
         unknown = set(nested) - {"seed", "options"}
         if unknown:
-            raise ValueError(f"unknown reset setting {min(unknown)!r}; settings: seed, options")
+            raise ValueError(
+                f"unknown reset setting {min(unknown)!r}; valid settings: seed, options"
+            )
         arguments = reset_arguments(nested)
         self._seed = arguments.get("seed", self._seed)
         self._options = arguments.get("options", self._options)
@@ -255,8 +257,8 @@ class PettingZooGame(Game):
         if again:
             raise RuntimeError(
                 f"agent {again[0]!r} of {class_name(self._env.unwrapped)} reappeared after "
-                "it was terminated or truncated; a PettingZoo agent can return only after the next "
-                "reset, for which its client waits"
+                "it was terminated or truncated; its client waits for the next reset, and a "
+                "PettingZoo agent can return only then"
             )
         taking_part = [
             agent for agent in self._description.agents if agent in present or agent in self._living
@@ -305,13 +307,13 @@ class PettingZooGame(Game):
         self._living = living
 
     def _stand_in(self, agent: Hashable) -> Any:
-        """Return the values sent for an agent that has not received any observation yet.
+        """Return placeholder values for an agent that has not received any observation yet.
 
         Raises:
-          RuntimeError: its client receives no infos, which would mark the values as no observation.
+          RuntimeError: its client receives no infos, which would mark the values as placeholders.
         """
         if not self._has_extras.get(agent):
-            raise RuntimeError(f"the environment returned no observation of agent {agent!r}")
+            raise RuntimeError(f"the environment returned no observation for agent {agent!r}")
         spec = elements.to_spec(self._description.observation_spaces[agent], OBSERVATION)
         return tree.map_structure(lambda leaf: leaf.generate_value(), spec)
 

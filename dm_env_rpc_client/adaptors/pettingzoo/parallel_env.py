@@ -1,4 +1,4 @@
-"""The agents of a remote world as a PettingZoo ParallelEnv."""
+"""A PettingZoo ParallelEnv that steps the agents in a remote world."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ _PROBE = "probe"
 """The name of the temporary agent that requests the list of agents."""
 
 _LOSSES = (ConnectionClosedError, ConnectionLostError, DeadlineExceededError, ProtocolError)
-"""The errors that leave a connection unusable. All other errors are refusals by the server."""
+"""The errors that leave a connection unusable. All other errors mean that the server refused a
+request."""
 
 
 class RemoteParallelEnv(MadeByArguments, ParallelEnv):
-    """The agents of one remote world, stepped together from one thread.
+    """A ParallelEnv that steps the agents in one remote world together from one thread.
 
     Each agent has a stream on one shared connection. The Steps of all agents are sent before any
     answer is read.
@@ -130,7 +131,9 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             isinstance(agents, str) or not isinstance(agents, Collection | None)
         ):
             expected = "a sequence of agents, or a mapping from agents to settings"
-            raise arguments.refused("agents", expected, agents, "None for all of the environment")
+            raise arguments.refused(
+                "agents", expected, agents, "None for all agents in the environment"
+            )
         for name, settings in (
             ("create_world_settings", create_world_settings),
             ("join_world_settings", join_world_settings),
@@ -138,7 +141,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             arguments.mapping(name, settings, expected="a mapping of names to values")
         if supervised is not None and world_name is not None:
             raise SpecError(
-                "restart requires a world that is created here, but world_name "
+                "restart requires a world that this environment creates, but world_name "
                 f"{world_name!r} is an existing world; pass only one of the two"
             )
         creating = dict(create_world_settings)
@@ -168,7 +171,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of the world; always 0 without the argument `restart`."""
+        """The number of restarts of the world; always 0 unless `restart` is enabled."""
         return 0 if self._supervision is None else self._supervision.count
 
     def observation_space(self, agent: Hashable) -> spaces.Space[Any]:
@@ -288,14 +291,14 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             raise
 
     def render(self) -> Any:
-        """Request and return the current frame, or return None without a render mode."""
+        """Request and return the current frame, or return None if there is no render mode."""
         if self.render_mode is None:
             return None
         frame = self._read(FRAME)
         return value_json.decode(frame, FRAME) if isinstance(frame, str) else frame
 
     def state(self) -> Any:
-        """Request and return the global state of the environment, an array.
+        """Request and return the global state of the environment as an array.
 
         Raises:
           NotImplementedError: the environment has no `state_space`.
@@ -380,7 +383,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
             if agents is None:
                 raise SpecError(
                     f"the server at {env.connection.address} does not list its agents; "
-                    "specify the agents with agents="
+                    "specify them with agents=..."
                 )
             self._join_any(settings)
         else:
@@ -393,7 +396,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         }
 
     def _join_any(self, settings: Mapping[Hashable, Mapping[str, Any]]) -> None:
-        """Join with every agent except the first, which has already joined."""
+        """Join the world as every agent except the first, which has already joined."""
         first, *others = settings
         if not self._players.environments[first].connection.is_usable:
             # Some servers end a stream on an unknown extension.
@@ -442,7 +445,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     def _turn(
         self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
     ) -> Turn:
-        """Wait for pending agents that take part: those the server lists, else `unless_told`."""
+        """Wait for the pending agents that the server lists; without a list, for `unless_told`."""
         present = unless_told
         for agent, timestep in timesteps.items():
             told = self._seats[agent].extras(timestep).present
@@ -457,7 +460,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         return turn
 
     def _read(self, key: str) -> Any:
-        """Read a property of the world over the stream of an agent without a pending step."""
+        """Read a property of the world on the stream of an agent that has no pending step."""
         self._players.check_open()
         for agent, env in self._players.environments.items():
             if agent not in self._players.pending:

@@ -1,4 +1,4 @@
-"""The agents of a remote world, in the form required by PettingZoo; see `parallel_env.py`."""
+"""The agents in a remote world, as PettingZoo requires them; see `parallel_env.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Extras(NamedTuple):
 
     Attributes:
       info: the info of the agent.
-      is_truncated: whether an agent that was terminated was truncated, too.
+      is_truncated: whether an agent that was terminated was also truncated.
       present: the names of all agents that take part now; None if no agent is new, or if all take
         part after a reset.
       common: infos that belong to no agent, by key.
@@ -43,7 +43,7 @@ class Extras(NamedTuple):
 
 
 class Seat:
-    """An agent of any world, with the spaces that correspond to its specs."""
+    """An agent in any kind of world, with spaces that are derived from its specs."""
 
     def __init__(self, env: DmEnvAdaptor):
         check_reward(env)
@@ -54,7 +54,7 @@ class Seat:
         self.observation_space = spec_to_space(observation_leaf, "observation")
 
     def wire_action(self, action: Any) -> Any:
-        """Convert an action, an element of the action space, to the form sent to the server."""
+        """Convert an action from the action space to the form that is sent to the server."""
         return wrap(self._action_path, from_space(self._action_leaf, action, "action"))
 
     def observation(self, timestep: dm_env.TimeStep) -> Any:
@@ -70,7 +70,7 @@ class Seat:
 
 
 class OwnSeat(Seat):
-    """An agent of a PettingZoo environment."""
+    """An agent in a PettingZoo environment, with that environment's own spaces."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class OwnSeat(Seat):
 
 
 class Turn:
-    """The results of one step or reset, by agent."""
+    """The results of one step or reset for each agent."""
 
     def __init__(self) -> None:
         self.observations: dict[Hashable, Any] = {}
@@ -134,7 +134,7 @@ class Turn:
         self.infos[agent] = dict(extras.info)
 
     def lose(self, agent: Hashable, latest: Mapping[Hashable, Any]) -> None:
-        """Add an agent whose step was lost, with a copy of its last observation, if any."""
+        """Add an agent whose step was lost, with a copy of its latest observation, if any."""
         if agent in latest:
             self.observations[agent] = copy.deepcopy(latest[agent])
         self.rewards[agent] = 0.0
@@ -143,7 +143,7 @@ class Turn:
         self.infos[agent] = {"restarted": True}
 
     def living(self, agents: Sequence[Hashable]) -> list[Hashable]:
-        """Return those of the given agents whose episode continues."""
+        """Return the given agents whose episodes have not ended."""
         return [
             agent
             for agent in agents

@@ -1,4 +1,4 @@
-"""Access to environments that implement the C interface EnvCApi, through `EnvCApiEnvironment`.
+"""`EnvCApiEnvironment` gives access to environments that implement the C interface EnvCApi.
 
 The guide to this bridge is `docs/how-to/c-libraries.md`.
 """

@@ -1,6 +1,6 @@
-"""Validation of actions by name, and their conversion to arrays for EnvCApi.
+"""Validation of named actions and their conversion to the arrays that EnvCApi expects.
 
-Actions are sticky: a value omitted from an action keeps its last value for the rest of the
+Actions are sticky: a name omitted from an action keeps its last value for the rest of the
 episode. EnvCApi does not define initial values, so at the start of an episode each number is 0, or
 the bound nearest to 0, and each string is empty.
 """
@@ -47,7 +47,7 @@ class StickyActions:
         self.reset()
 
     def reset(self) -> None:
-        """Reset all actions to their values at the start of an episode."""
+        """Reset all actions to the values with which an episode starts."""
         self._values = tuple(list(defaults) for defaults in self._defaults)
         self._is_changed = [bool(defaults) for defaults in self._defaults]
 
@@ -66,7 +66,7 @@ class StickyActions:
         """
         if not isinstance(action, Mapping):
             raise SpecError(
-                f"an action is a mapping from names to values, got {type(action).__name__}; "
+                f"an action must be a mapping of names to values, got {type(action).__name__}; "
                 f"actions: {self._known()}"
             )
         checked = []
@@ -91,7 +91,7 @@ class StickyActions:
         flat = nesting.flatten_dict(action, nesting.SEPARATOR, strict=False)
         for name in flat:
             if name not in self._slots:
-                raise SpecError(f"there is no action {name!r}; actions: {self._known()}")
+                raise SpecError(f"there is no action {name!r}; known actions: {self._known()}")
         return self.update(flat)
 
     def _known(self) -> str:
@@ -103,7 +103,7 @@ def _number(action: BoundedAction, plain: type, dtype: np.dtype[Any], value: Any
         value = _scalar(value, dtype, action.name)
     if not action.minimum <= value <= action.maximum:
         raise SpecError(
-            f"action {action.name!r}: is {value}; expected a number from {action.minimum} to "
+            f"action {action.name!r} is {value}; expected a number from {action.minimum} to "
             f"{action.maximum}"
         )
     return value
@@ -124,5 +124,5 @@ def _scalar(value: Any, dtype: np.dtype[Any], name: str) -> Any:
     where = f"action {name!r}"
     array = casting.exact_cast(casting.as_array(value, where), dtype, where)
     if array.shape != ():
-        raise SpecError(f"{where}: has shape {list(array.shape)}; expected a scalar")
+        raise SpecError(f"{where} has shape {list(array.shape)}; expected a scalar")
     return array.item()

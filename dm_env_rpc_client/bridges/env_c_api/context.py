@@ -92,11 +92,11 @@ class Context:
         return True
 
     def release(self) -> None:
-        """Release the environment; must be called only once, as the last call."""
+        """Release the environment; call this once, after all other calls."""
         self._call["release_context"](self._handle)
 
     def error_message(self) -> str:
-        """Return the library's error message; must be called right after a failure."""
+        """Return the library's error message; call this right after a failure."""
         pointer, most = self._call["error_message"](self._handle), self.limits.error_bytes
         # An invalid message must not hide the failure itself.
         if not pointer:
@@ -116,11 +116,11 @@ class Context:
         value = self.layout.ffi.new("const char**")
         result = self._call["read_property"](self._handle, self._c_text(key, "property"), value)
         self._check_property("read", key, result)
-        most, where = self.limits.text_bytes, f"value of property {key!r}"
+        most, where = self.limits.text_bytes, f"the value of property {key!r}"
         return declarations.copy_text(self.layout.ffi, value[0], most, where)
 
     def list_property(self, key: str) -> dict[str, PropertyAttributes]:
-        """List the direct children of a property, or raise PropertyError if refused."""
+        """List a property's direct children, or raise PropertyError if the library refuses."""
         ffi, token, listing = self.layout.ffi, next(_tokens), _Listing(self.limits)
         _listings[token] = listing
         try:
@@ -143,12 +143,12 @@ class Context:
         count: int = self._call[function](self._handle)
         if not 0 <= count <= self.limits.specs:
             raise ProtocolError(
-                f"{function}: is {count}; expected 0 to {self.limits.specs} (Limits.specs)"
+                f"{function} is {count}; expected 0 to {self.limits.specs} (Limits.specs)"
             )
         return count
 
     def name(self, function: str, *index: int) -> str:
-        """Return the name that a library function such as "observation_name" has for an index."""
+        """Return the name for an index from a library function such as "observation_name"."""
         where = " of ".join([function, *map(str, index)])
         pointer = self._call[function](self._handle, *index)
         return declarations.copy_text(self.layout.ffi, pointer, self.limits.name_bytes, where)
@@ -176,7 +176,7 @@ class Context:
         shape = declarations.read_shape(self.layout.ffi, spec, where)
         type_ = declarations.known_type(self.layout, spec.type, where)
         if type_ is ObservationType.STRING and len(shape) != 1:
-            raise ProtocolError(f"{where}: a string has 1 dimension, got {len(shape)}")
+            raise ProtocolError(f"{where}: a string must have 1 dimension, got {len(shape)}")
         checked_size(shape, type_.item_bytes, self.limits.message_bytes, where)
         return type_, shape
 
@@ -194,7 +194,7 @@ class Context:
     def fixed_observation(
         self, index: int, type_number: int, shape: list[int], dtype: np.dtype[Any], size: int
     ) -> Any:
-        """Copy an array by a fast path, or return None if its type or shape is unexpected."""
+        """Copy an array quickly, or return None if its type or shape is unexpected."""
         self._get_observation(index)
         spec, ffi = self._observation_spec, self.layout.ffi
         pointer = self._observation_payload.bytes
@@ -209,7 +209,7 @@ class Context:
         return None
 
     def event_count(self) -> int:
-        """Return the number of events since the last call of `advance`."""
+        """Return the number of events since the last call to `advance`."""
         count: int = self._call["event_count"](self._handle)
         # Inlines `count` for zero events, because every step calls this.
         return count if count == 0 else self.count("event_count")
@@ -222,13 +222,16 @@ class Context:
         self._call["event"](self._handle, index, event)
         id_, count, where = event.id, event.observation_count, f"event {index}"
         if not 0 <= id_ < len(names):
-            raise ProtocolError(f"{where}: has id {id_}; there are {len(names)} types of events")
+            raise ProtocolError(f"{where} has id {id_}; there are {len(names)} event types")
         if not 0 <= count <= self.limits.specs:
             raise ProtocolError(
-                f"{where}: has {count} observations; at most {self.limits.specs} (Limits.specs)"
+                f"{where} has {count} observations; expected 0 to {self.limits.specs} "
+                "(Limits.specs)"
             )
         if count and not event.observations:
-            raise ProtocolError(f"{where}: has {count} observations and a null pointer to them")
+            raise ProtocolError(
+                f"{where} has {count} observations, but the pointer to them is null"
+            )
         observations = []
         for i in range(count):
             place = f"{where}: observation {i}"
@@ -279,7 +282,7 @@ class Context:
         if number == Status.ERROR:
             raise LibraryError("advance", number, self.error_message())
         if number not in _STATUSES:
-            raise ProtocolError(f"advance: returned status {number}; expected 0 to 3")
+            raise ProtocolError(f"advance returned status {number}; expected 0 to 3")
         if math.isnan(reward):
             raise ProtocolError(
                 "advance: the reward is NaN or was not stored; expected a number, which may be 0"
@@ -300,13 +303,13 @@ class Context:
     def _check_property(self, operation: str, key: str, number: int) -> None:
         if number not in _PROPERTY_RESULTS:
             raise ProtocolError(
-                f"{operation}_property of {key!r}: returned {number}; expected 0 to 3"
+                f"{operation}_property of {key!r} returned {number}; expected 0 to 3"
             )
         result = _PROPERTY_RESULTS[number]
         if result == "INVALID_ARGUMENT" and operation != "write":
             raise ProtocolError(
-                f"{operation}_property of {key!r}: returned InvalidArgument, which only "
-                "write_property may"
+                f"{operation}_property of {key!r} returned InvalidArgument, which only "
+                "write_property may return"
             )
         if result is not None:
             raise PropertyError.of_result(operation, key, result)
@@ -333,13 +336,13 @@ class _Listing:
         if not 0 <= attributes < 2 * PropertyAttributes.LISTABLE.value:
             raise ProtocolError(f"property {text!r} has attributes {attributes}; expected 0 to 7")
         if len(self.found) == self._limits.specs:
-            raise ProtocolError(f"more than {self._limits.specs} properties (Limits.specs)")
+            raise ProtocolError(f"it has more than {self._limits.specs} children (Limits.specs)")
         self.found[text] = PropertyAttributes(attributes)
 
 
 _tokens = itertools.count(1)
 _listings: dict[int, _Listing] = {}
-"""The listings in progress, by `userdata`, a number that is looked up but never dereferenced."""
+"""The listings in progress; the key is `userdata`, a number that is never dereferenced."""
 
 
 @functools.cache

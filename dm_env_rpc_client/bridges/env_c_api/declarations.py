@@ -1,4 +1,4 @@
-"""The layouts of EnvCApi by version, for cffi in ABI mode, and functions that copy library memory.
+"""The layout of each EnvCApi version for cffi in ABI mode, and functions to copy library memory.
 
 Versions are not binary compatible, and the struct does not contain its version, so the caller must
 specify it. Version 2.0 removed the deprecated functions `fps` and `act`, version 2.1 added integer
@@ -148,8 +148,8 @@ def layout(version: str) -> Layout:
 def _declarations(version: str) -> str:
     if version not in VERSIONS:
         raise SpecError(
-            f"unknown EnvCApi version {version!r}; use the version of the env_c_api.h with which "
-            f"the library was compiled, one of {', '.join(VERSIONS)}"
+            f"unknown EnvCApi version {version!r}; pass the version of env_c_api.h with which the "
+            f"library was compiled: one of {', '.join(VERSIONS)}"
         )
     functions = [text for text in _FUNCTIONS if version == "1.4" or not _ONLY_1_4.search(text)]
     members = "\n  ".join(functions)
@@ -167,10 +167,10 @@ def copy_text(ffi: Any, pointer: Any, most: int, where: str) -> str:
       ProtocolError: the string is null, too long, or not UTF-8.
     """
     if not pointer:
-        raise ProtocolError(f"{where}: is null; the interface allows no null strings")
+        raise ProtocolError(f"{where} is null; the interface does not allow null strings")
     data: bytes = ffi.string(pointer, most + 1)
     if len(data) > most:
-        raise ProtocolError(f"{where}: has no end within {most} bytes (Limits)")
+        raise ProtocolError(f"{where} does not end within {most} bytes (Limits)")
     return _decode(data, where)
 
 
@@ -190,15 +190,15 @@ def _decode(data: bytes, where: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"{where}: is not UTF-8: {error}") from error
+        raise ProtocolError(f"{where} is not valid UTF-8: {error}") from error
 
 
 def known_type(layout: Layout, number: int, where: str) -> ObservationType:
-    """Return the type with a number, or raise ProtocolError if the EnvCApi version lacks it."""
+    """Return the type that a number stands for, or raise ProtocolError if the version has none."""
     type_ = layout.observation_types.get(number)
     if type_ is None:
         raise ProtocolError(
-            f"{where}: has type {number}, which version {layout.version} does not have; the "
+            f"{where} has type {number}, which does not exist in version {layout.version}; the "
             "library is broken or was compiled with another version"
         )
     return type_
@@ -208,13 +208,13 @@ def read_shape(ffi: Any, spec: Any, where: str) -> tuple[int, ...]:
     """Copy the shape of an EnvCApi_ObservationSpec with 0 or more dimensions."""
     dims = spec.dims
     if dims == UNSET:
-        raise ProtocolError(f"{where}: the library did not fill it in")
+        raise ProtocolError(f"the library did not fill in {where}")
     if not 0 <= dims <= MAX_DIMENSIONS:
-        raise ProtocolError(f"{where}: has {dims} dimensions; expected 0 to {MAX_DIMENSIONS}")
+        raise ProtocolError(f"{where} has {dims} dimensions; expected 0 to {MAX_DIMENSIONS}")
     if not dims:
         return ()
     if not spec.shape:
-        raise ProtocolError(f"{where}: has {dims} dimensions and a null shape")
+        raise ProtocolError(f"{where} has {dims} dimensions, but its shape is null")
     return tuple(ffi.unpack(spec.shape, dims))
 
 
@@ -239,15 +239,15 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
     type_ = known_type(layout, spec.type, where)
     is_text = type_ is ObservationType.STRING
     if is_text and len(shape) != 1:
-        raise ProtocolError(f"{where}: is a string with shape {list(shape)}; expected [length]")
+        raise ProtocolError(f"{where} is a string with shape {list(shape)}; expected [length]")
     size = checked_size(shape, type_.item_bytes, most, where)
     if size > budget:
         raise ProtocolError(
-            f"{where}: takes {size} bytes; with the earlier values the step exceeds {most} "
-            "(Limits.message_bytes)"
+            f"{where} takes {size} bytes; together with the earlier values, this exceeds {most} "
+            "bytes (Limits.message_bytes)"
         )
     if size and not pointer:
-        raise ProtocolError(f"{where}: has shape {list(shape)} and a null payload")
+        raise ProtocolError(f"{where} has shape {list(shape)}, but its payload is null")
     if is_text:
         return _decode(ffi.buffer(pointer, size)[:] if size else b"", where)
     if not size:
@@ -256,5 +256,5 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
 
 
 def size_of(value: Any) -> int:
-    """Return the number of bytes that a copied observation consumes of a budget."""
+    """Return the size of a copied observation, in bytes, to subtract from the budget."""
     return len(value) if isinstance(value, str) else int(value.nbytes)

@@ -1,6 +1,6 @@
-"""The description of an environment, available after `init`, and its dm_env specs.
+"""The description of an environment after `init`, and its conversion to dm_env specs.
 
-The classes of this module are pure data, read from C or received from a child process.
+The classes in this module only hold data that was read from C or received from a child process.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     raise SpecError(
-        f"setting {name!r} is of type {type(value).__name__}; a library takes strings, so pass a "
-        "str, a bool, an int or a float"
+        f"setting {name!r} is of type {type(value).__name__}; expected a str, bool, int or "
+        "float, which is passed to the library as a string"
     )
 
 
 class ObservationType(enum.Enum):
-    """The type of an observation's elements, with their NumPy dtype as its value."""
+    """The type of an observation's elements; the value of each member is the NumPy dtype."""
 
     DOUBLES = np.dtype(np.float64)
     BYTES = np.dtype(np.uint8)
@@ -106,8 +106,8 @@ class ObservationDescription:
 
     @property
     def source(self) -> str:
-        """The source that declared the shape, for error messages."""
-        return "as shapes says" if self.is_given else "as observation_spec declares"
+        """Where the shape was declared, as a phrase for error messages."""
+        return "as given in shapes" if self.is_given else "as declared by observation_spec"
 
     @property
     def fixed_bytes(self) -> int:
@@ -226,12 +226,12 @@ class Description:
             if not action.minimum <= action.maximum:  # NaN compares false.
                 raise ProtocolError(
                     f"action {action.name!r} has the bounds {action.minimum} to "
-                    f"{action.maximum}; expected two numbers of which the first is not greater"
+                    f"{action.maximum}; expected two numbers, the first no greater than the second"
                 )
 
     @property
     def fixed_bytes(self) -> int:
-        """The total size of all observations of fixed size, in bytes."""
+        """The total size of all fixed-size observations, in bytes."""
         return sum(observation.fixed_bytes for observation in self.observations)
 
     @property
@@ -239,7 +239,7 @@ class Description:
         return self.discrete + self.continuous
 
     def action_specs(self) -> dict[str, specs.Array]:
-        """Return the specs of the actions, all of which are scalars, by name."""
+        """Return the specs of the actions, keyed by name; all actions are scalars."""
         by_name: dict[str, specs.Array] = {}
         for name, low, high in self.discrete:
             if low == 0 and high < np.iinfo(np.int32).max:

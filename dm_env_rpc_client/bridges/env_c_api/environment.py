@@ -35,7 +35,7 @@ from dm_env_rpc_client.tensors.specs import VariableStringArray
 _INT32 = np.iinfo(np.int32)
 
 START_ATTEMPTS = 10
-"""The default number of `start` attempts for an episode, with pauses of half a second in total."""
+"""The default number of attempts to start an episode; the pauses add up to half a second."""
 
 REQUEST_SECONDS = 120.0
 """The default time limit, in seconds, for one call in a child process."""
@@ -227,11 +227,11 @@ class EnvCApiEnvironment(dm_env.Environment):
             return dm_env.truncation(frame.reward, observation)
 
     def action_spec(self) -> dict[str, Any]:
-        """Return the specs of the actions by name, nested as the actions are."""
+        """Return the action specs by name, nested in the same way as the actions."""
         return self._nest(dict(self._action_specs))
 
     def observation_spec(self) -> dict[str, Any]:
-        """Return the specs of the observations by name, nested as the observations are."""
+        """Return the observation specs by name, nested in the same way as the observations."""
         return self._nest(dict(self._observation_specs))
 
     def read_property(self, key: str) -> str:
@@ -265,7 +265,7 @@ class EnvCApiEnvironment(dm_env.Environment):
     def list_properties(
         self, key: str = "", *, recursive: bool = False
     ) -> dict[str, PropertyAttributes]:
-        """Return the attributes of the direct children of a property, by key.
+        """Return the attributes of each direct child of a property, by the child's key.
 
         Args:
           key: the key of a listable property; most libraries list all properties under "".
@@ -307,7 +307,9 @@ class EnvCApiEnvironment(dm_env.Environment):
         name = self._events_observation
         if name is not None:
             if name in self._observation_specs:
-                raise SpecError(f"events_observation is {name!r}, which is already an observation")
+                raise SpecError(
+                    f"events_observation is {name!r}, which is already the name of an observation"
+                )
             self._observation_specs[name] = VariableStringArray((-1,), name=name)
         names = [*self._action_specs, *self._observation_specs]
         self._is_nested = nested_tensors and any(nesting.SEPARATOR in name for name in names)
@@ -371,7 +373,7 @@ def _checked_shape(name: str, shape: Any) -> tuple[int, ...]:
     if sizes is None or not all(type(size) is int and (size > 0 or size == -1) for size in sizes):
         raise SpecError(
             f"shapes: the shape of {name!r} is {shape!r}; expected a sequence of positive "
-            "integers, or -1 for a length that changes"
+            "integers, with -1 for each variable length"
         )
     return tuple(0 if size == -1 else size for size in sizes)
 

@@ -1,4 +1,4 @@
-"""Creation of an EnvCApi context from a library and its connect function.
+"""Create an EnvCApi context from a library and its connect function.
 
 EnvCApi does not define how a context is created. Two kinds of connect function are common, and
 both return 0 for success:
@@ -28,8 +28,8 @@ Library = str | os.PathLike[str] | None
 Connect = str | int | Callable[[], tuple[Any, Any]]
 """The name of a symbol, the address of a function, or a Python callable.
 
-An address is an int (an address in the memory of this process), a ctypes or cffi function, or, for
-a function that is not exported, an offset from the library's load address, such as "+0x1234".
+An address is given as an int (an address in this process), as a ctypes or cffi function, or as an
+offset from the library's load address, such as "+0x1234", for a function that is not exported.
 
 A callable returns the filled struct (a cffi pointer, an address, or an object that holds its
 bytes, such as a ctypes.Structure) and the context (a cffi pointer, a ctypes.c_void_p, or an
@@ -110,7 +110,9 @@ def open_context(opening: Opening) -> Context:
         connect = int(layout.ffi.cast("uintptr_t", connect))
     if callable(connect):
         if launch_params is not None:
-            raise SpecError("launch_params is for a C function; a callable binds its own arguments")
+            raise SpecError(
+                "launch_params is only for a C function; a callable must bind its own arguments"
+            )
         struct, context = connect()
         api, handle = _copy_struct(layout, struct), _as_pointer(layout, context)
         keep_alive: list[Any] = [struct, context]
@@ -121,8 +123,8 @@ def open_context(opening: Opening) -> Context:
     missing = [name for name in layout.functions if not getattr(api, name)]
     if missing:
         raise ProtocolError(
-            f"the library leaves {', '.join(missing)} null; version {layout.version} has no "
-            "optional functions, so it is incomplete or was compiled with another version"
+            f"the library leaves {', '.join(missing)} null, but version {layout.version} has no "
+            "optional functions; the library is incomplete or was compiled with another version"
         )
     if not handle:
         raise ProtocolError("the connect function succeeded, but its context is null")
@@ -229,11 +231,11 @@ def _copy_struct(layout: Layout, struct: Any) -> Any:
         except TypeError as error:
             raise SpecError(
                 f"the connect callable returned {type(struct).__name__} for the struct; expected "
-                "a cffi pointer to it, its address, or an object with its bytes"
+                "a cffi pointer to it, its address, or an object that holds its bytes"
             ) from error
     if size != layout.size:
         raise SpecError(
-            f"the struct has {size} bytes; that of version {layout.version} has {layout.size}"
+            f"the struct has {size} bytes; expected {layout.size} for version {layout.version}"
         )
     ffi.memmove(api, struct, size)
     return api

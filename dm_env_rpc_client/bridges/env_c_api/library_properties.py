@@ -64,13 +64,13 @@ def list_recursively(
                 found[child] = attributes
             if len(found) > limits.specs:
                 raise ProtocolError(
-                    f"list_property: more than {limits.specs} properties below {key!r} "
+                    f"list_property found more than {limits.specs} properties below {key!r} "
                     "(Limits.specs)"
                 )
         if not below:
             return found
         level = below
     raise ProtocolError(
-        f"list_property: more than {limits.nesting} levels of properties below {key!r} "
+        f"list_property found more than {limits.nesting} levels of properties below {key!r} "
         "(Limits.nesting)"
     )

@@ -29,7 +29,7 @@ START_PAUSE_SECONDS = 0.001
 
 
 class Actions(NamedTuple):
-    """The values of all actions by kind, in the library's order, with None for unchanged kinds."""
+    """All action values of each kind, in the library's order, or None if the kind is unchanged."""
 
     discrete: Sequence[int] | None
     continuous: Sequence[float] | None
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
 
 
 class LocalRunner:
-    """A runner of an environment in the current process, which is not thread-safe.
+    """A runner for an environment in the current process; it is not thread-safe.
 
     The context is released exactly once, even if the runner is garbage-collected or the interpreter
     exits.
@@ -150,8 +150,8 @@ class LocalRunner:
             is_text = isinstance(value, str)
             found = "a string" if is_text else f"{value.dtype} of shape {value.shape}"
             raise ProtocolError(
-                f"{where}: is {found}; expected {described.type.name} of shape {described.shape} "
-                f"(0 is any length), {described.source}"
+                f"{where} is {found}; expected {described.type.name} of shape {described.shape} "
+                f"(0 means any length), {described.source}"
             )
         return value
 
@@ -177,7 +177,8 @@ def _describe(
     unknown = set(wanted or ()) - set(names)
     if unknown:
         raise SpecError(
-            f"there is no observation {min(unknown)!r}; there are {', '.join(map(repr, names))}"
+            f"there is no observation {min(unknown)!r}; known observations: "
+            f"{', '.join(map(repr, names))}"
         )
     indices = [i for i, name in enumerate(names) if wanted is None or name in wanted]
     declared = [
@@ -201,7 +202,7 @@ def _describe(
     most = context.limits.message_bytes
     if description.fixed_bytes > most:
         raise ProtocolError(
-            f"the observations take {description.fixed_bytes} bytes together; at most {most} are "
+            f"the observations together take {description.fixed_bytes} bytes; at most {most} are "
             "allowed (Limits.message_bytes)"
         )
     return description, indices
@@ -226,7 +227,7 @@ def _with_shapes(
         matches = {pattern} if pattern in names else set(fnmatch.filter(names, pattern))
         if not matches:
             raise SpecError(
-                f"shapes: no observation matches {pattern!r}; there are "
+                f"shapes: no observation matches {pattern!r}; known observations: "
                 f"{', '.join(map(repr, names))}"
             )
         for index, one in enumerate(described):

@@ -25,7 +25,7 @@ from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort
 
 CLOSE_SECONDS = 1.0
-"""The time limit, in seconds, for `close` to wait for another thread's request."""
+"""The longest time, in seconds, that `close` waits for another thread's request."""
 
 
 class PacketConnection:
@@ -94,7 +94,7 @@ class PacketConnection:
                 self._stream.deadline = deadline
                 if self._stream.has_unread():
                     self._stream.read(1)  # Raises if it is the end of the connection.
-                    raise ProtocolError(f"{self._stream.peer} sent an answer without a request")
+                    raise ProtocolError(f"{self._stream.peer} sent an unrequested answer")
                 self._stream.send(data)
                 answer = None
                 if packets.has_answer(request, self._dialect):
@@ -155,6 +155,6 @@ class PacketConnection:
         if cause is not None:
             reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
             raise ConnectionLostError(
-                f"the session with {self._address} cannot match answers to packets any more after "
+                f"the session with {self._address} can no longer match answers to packets after "
                 f"{reason}; open a new one"
             ) from cause

@@ -182,12 +182,12 @@ class GymSocketEnvironment(dm_env.Environment):
         return dm_env.termination(answer.reward, observation)
 
     def action_spec(self) -> Any:
-        """Return the spec of actions, as described in the docstring of the class."""
+        """Return the action spec, which the class docstring describes."""
         self._check_environment()
         return self._action_spec
 
     def observation_spec(self) -> Any:
-        """Return the spec of observations, as described in the docstring of the class."""
+        """Return the observation spec, which the class docstring describes."""
         self._check_environment()
         return self._observation_spec
 
@@ -203,7 +203,7 @@ class GymSocketEnvironment(dm_env.Environment):
     def monitor(
         self, directory: str, *, resume: bool = False, force: bool = False, video: bool = False
     ) -> None:
-        """Ask the server to record all episodes from the next reset on.
+        """Ask the server to record all episodes, starting with the next reset.
 
         The first dialect has no answer to this packet: a server that refuses can only end the
         session.
@@ -229,7 +229,7 @@ class GymSocketEnvironment(dm_env.Environment):
         self._hosted.command(packets.Render())
 
     def upload(self, directory: str, api_key: str, algorithm_id: str = "") -> None:
-        """Ask the server to upload a monitor's directory.
+        """Ask the server to upload a directory in which `monitor` recorded episodes.
 
         Args:
           directory: a path on the server's machine.
@@ -321,17 +321,17 @@ class GymSocketEnvironment(dm_env.Environment):
     def _check_environment(self) -> None:
         if not self._env_name:
             raise SpecError(
-                'a session with the environment name "" has no environment; it can only upload'
+                'a session with the environment name "" has no environment and can only upload'
             )
 
 
 def _check_dtype(name: str, dtype: Any) -> None:
-    """Raise SpecError if an argument is not a numeric dtype."""
+    """Raise SpecError if an argument is neither None nor a numeric dtype."""
     try:
         if dtype is None or np.dtype(dtype).kind in "biuf":
             return
     except TypeError:
         pass
     raise arguments.refused(
-        name, "a dtype of numbers, such as 'float32'", dtype, "or None for float64"
+        name, "a numeric dtype, such as 'float32'", dtype, "or None for float64"
     )

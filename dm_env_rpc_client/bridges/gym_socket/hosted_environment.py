@@ -1,4 +1,4 @@
-"""An adaptor that presents an environment made by a factory as a `gymnasium.Env` for a session."""
+"""An adaptor that turns an environment from a factory into the `gymnasium.Env` of a session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dm_env_rpc_client.tensors import casting, structures
 
 
 class HostedDmEnv(gymnasium.Env[Any, Any]):
-    """A dm_env.Environment as a `gymnasium.Env`, checked against its own specs.
+    """A dm_env.Environment, presented as a `gymnasium.Env` and checked against its own specs.
 
     `adaptors.gymnasium.GymnasiumEnv` is for users: it passes on an environment's values, adds the
     discount to infos, and imports the client. Here, a value that violates the specs ends the
@@ -38,7 +38,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, environment: dm_env.Environment):
         if environment.reward_spec().shape != ():
-            raise SpecError("gym-socket-api has scalar rewards only")
+            raise SpecError("gym-socket-api supports only scalar rewards")
         self.environment = environment
         self._action_spec = environment.action_spec()
         self.action_space = spec_to_space(self._action_spec, "action")
@@ -99,7 +99,7 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
 
 
 def as_hosted(made: Any, maker: str = "the factory") -> gymnasium.Env[Any, Any]:
-    """Return an environment as a `gymnasium.Env`.
+    """Return an environment as a `gymnasium.Env`, adapting it if necessary.
 
     Args:
       made: the environment.
@@ -113,7 +113,8 @@ def as_hosted(made: Any, maker: str = "the factory") -> gymnasium.Env[Any, Any]:
         return HostedDmEnv(made)
     if not is_gymnasium(made):
         raise SpecError(
-            f"{maker} made a {type(made).__name__}; expected a dm_env.Environment or gymnasium.Env"
+            f"{maker} returned an object of type {type(made).__name__}; expected a "
+            "dm_env.Environment or gymnasium.Env"
         )
     environment: gymnasium.Env[Any, Any] = made
     return environment

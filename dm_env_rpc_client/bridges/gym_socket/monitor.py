@@ -1,8 +1,8 @@
-"""The recording requested by a Monitor packet, in a subfolder of the operator's folder.
+"""Records episodes below the operator's folder when a client sends a Monitor packet.
 
 The file `episodes.jsonl` contains one line of JSON for each finished episode, with the keys
-"episode" (from 0), "reward" (the sum), "length" (steps), "seconds" (since its reset) and
-"is_terminated" (false at a time limit).
+"episode" (from 0), "reward" (the total), "length" (in steps), "seconds" (since its reset) and
+"is_terminated" (false if a time limit ended it).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class EpisodeRecorder:
 
 
 def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
-    """Return the folder below `root` for a client's path.
+    """Resolve the client's path `directory` to a folder below `root`.
 
     Args:
       root: the folder that the operator allowed.
@@ -85,5 +85,5 @@ def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
     except (ValueError, OSError, RuntimeError) as error:  # NUL, too long, a loop of links.
         raise SpecError(f"{directory!r} is not a path: {error}") from None
     if folder == root or not folder.is_relative_to(root):
-        raise SpecError(f"{directory!r} is not below the folder that this server records to")
+        raise SpecError(f"{directory!r} is not below the folder for this server's recordings")
     return folder

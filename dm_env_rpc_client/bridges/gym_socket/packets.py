@@ -1,4 +1,4 @@
-"""The packets of gym-socket-api, as values and as bytes, in both dialects, without any I/O.
+"""Encodes and decodes the packets of both dialects of gym-socket-api, without any I/O.
 
 The `encode_...` functions return whole messages; the `read_...` functions read from a `Reader`.
 Packets are numbered as in the section "Command packets" of the protocol document. Lengths are
@@ -7,9 +7,9 @@ allows.
 
 Integers are little endian, strings are UTF-8, a boolean is a byte with the value 0 or 1, and
 floats are IEEE 754. A client sends a packet only after it has received the answer to the previous
-one ("Command packets"). Only the dialect determines whether a type of packet is answered; see
-`has_answer`. The dialect "first" follows the protocol document. In the dialect "latest", Monitor
-has a flag `video` and an answer, and packets 7 and 8 are for Universe.
+one ("Command packets"). Whether a packet is answered depends only on its type and the dialect; see
+`has_answer`. The dialect "first" follows the protocol document. The dialect "latest" adds a flag
+`video` and an answer to Monitor, and adds packets 7 and 8 for Universe.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ class SampleAction(Request):
 
 @dataclasses.dataclass(frozen=True)
 class Monitor(Request):
-    """Packet 4; only the latest dialect has `video` and an answer (an error string)."""
+    """Packet 4, which requests a recording.
+
+    Only in the latest dialect does it have `video` and an answer (an error string).
+    """
 
     directory: str
     resume: bool = False
@@ -139,17 +142,17 @@ _JSON = 0
 _BYTE_LIST = 1
 
 MAX_SPACE_VALUES = 1 << 18
-"""The maximum number of values in the JSON of a space; each element of a Box counts twice."""
+"""The maximum number of values in a space's JSON, which has two for each element of a Box."""
 
 
 class Reader(Protocol):
-    """A source of message bytes that reads only as many bytes as requested."""
+    """Reads the bytes of messages, but never more than requested."""
 
     def read(self, count: int) -> bytes:
         """Return exactly the next `count` bytes."""
 
     def read_into(self, memory: memoryview) -> None:
-        """Fill memory with the next bytes."""
+        """Fill `memory` with the next bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +180,7 @@ class Limits:
 
 
 class ObservationBounds(NamedTuple):
-    """The limits derived from the observation space.
+    """The limits for observations, derived from the observation space.
 
     Attributes:
       shape: the shape of a byte list; None if the space is not a single array.
@@ -216,7 +219,7 @@ def _read_json(
 
 def _decode_bool(byte: int, where: str) -> bool:
     if byte > 1:
-        raise ProtocolError(f"{where}: byte {byte:#04x} for a bool; expected 0 or 1")
+        raise ProtocolError(f"{where}: byte {byte:#04x} is not a bool; expected 0 or 1")
     return byte == 1
 
 
@@ -238,7 +241,7 @@ def _read_field(reader: Reader, limit: int, where: str) -> bytes:
 
 
 def check_limits(limits: Limits | None) -> Limits:
-    """Return the limits, or the defaults for None, and raise SpecError for any other type."""
+    """Return `limits`, or the defaults if it is None; raise SpecError for any other type."""
     expected = "a Limits of dm_env_rpc_client.bridges.gym_socket"
     arguments.instance("limits", limits, Limits, expected, none="None for the defaults")
     return Limits() if limits is None else limits
@@ -279,7 +282,7 @@ def _encode_byte(value: int, where: str) -> bytes:
 
 
 class _Field(NamedTuple):
-    """The writer and the reader of a packet field; both receive its name for error messages."""
+    """The functions that write and read a packet field; each gets its name for error messages."""
 
     encode: Callable[[Any, str], bytes]
     read: Callable[[Reader, int, str], Any]
@@ -326,7 +329,7 @@ def encode_request(request: Request, dialect: Dialect = "first") -> bytes:
             for name, field in fields.items():
                 data += field.encode(getattr(request, name), f"{kind.__name__}: {name}")
             return data
-    raise SpecError("only the latest dialect has packets for Universe, and video in Monitor")
+    raise SpecError("only the latest dialect has Universe packets and the video flag of Monitor")
 
 
 def read_handshake(reader: Reader, limits: Limits) -> Handshake:
@@ -343,7 +346,7 @@ def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> Request:
     kinds = _PACKETS[dialect]
     if number >= len(kinds):
         raise ProtocolError(
-            f"packet type {number}; the {dialect} dialect has 0 to {len(kinds) - 1}"
+            f"packet type {number}; the {dialect} dialect has types 0 to {len(kinds) - 1}"
         )
     kind, fields = kinds[number]
     values = {
@@ -366,7 +369,7 @@ def read_answer(
     limits: Limits,
     bounds: ObservationBounds | None = None,
 ) -> Any:
-    """Read the answer to a request whose type has an answer.
+    """Read the answer to `request`, for which `has_answer` must be true.
 
     Reset is answered with an observation as in `StepAnswer`, Step with a `StepAnswer`, Get Space
     and Sample Action with a JSON value, and other packets with an error string, "" for success.
@@ -402,7 +405,7 @@ def encode_observation(observation: npt.NDArray[np.uint8] | Any) -> bytes:
     length = len(header) + observation.size
     if observation.dtype != np.uint8 or length > 0xFFFFFFFF:
         raise SpecError(
-            f"a byte list must be uint8 and below 4 GiB, got {observation.dtype} {shape}"
+            f"a byte list must be uint8 and smaller than 4 GiB, got {observation.dtype} {shape}"
         )
     return _KIND_AND_LENGTH.pack(_BYTE_LIST, length) + header + observation.tobytes()
 
@@ -432,14 +435,14 @@ def _read_byte_list(
     limit = limits.field if expected is None else 4 + 4 * len(expected) + math.prod(expected)
     _check_length(length, limit, "the byte list")
     if length < 4:
-        raise ProtocolError(f"a byte list of {length} bytes has no number of dimensions")
+        raise ProtocolError(f"a byte list of {length} bytes lacks its number of dimensions")
     (dimensions,) = _U32.unpack(reader.read(4))
     if dimensions > MAX_DIMENSIONS or length < 4 + 4 * dimensions:
         raise ProtocolError(f"a byte list of {length} bytes cannot have {dimensions} dimensions")
     shape = struct.unpack(f"<{dimensions}I", reader.read(4 * dimensions))
     if expected is not None and shape != expected:
         raise ProtocolError(
-            f"a byte list of shape {list(shape)}; expected {list(expected)}, the space's shape"
+            f"a byte list has shape {list(shape)}; expected {list(expected)}, the space's shape"
         )
     size = math.prod(shape)
     if length != 4 + 4 * dimensions + size:

@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0
 """The default of `Server.stop(grace=...)`, in seconds."""
 
 REFUSALS = 16
-"""The maximum number of surplus clients sent an error at once; others are only disconnected."""
+"""How many excess clients at a time receive an error; any others are only disconnected."""
 
 
 class Server:
@@ -131,7 +131,7 @@ class Server:
         return self._is_clean
 
     def admit(self, stream: TcpStream) -> None:
-        """Start the session of a new client on its stream."""
+        """Start a session for a new client, connected through `stream`."""
         with self._lock:
             count = len(self._sessions)
             if count >= self._options.max_connections + REFUSALS or self._finalizer.peek() is None:
@@ -237,14 +237,14 @@ def serve(
     specs, as in `adaptors.gymnasium`; only the last discount of its episodes is sent, as a flag:
     whether a time limit ended the episode.
 
-    The protocol has fewer spaces than Gymnasium. An integer scalar from 0 on is sent as Discrete,
-    an int8 or bool vector from 0 to 1 as MultiBinary, another integer vector as MultiDiscrete,
-    other arrays as Box, a Tuple as Tuple. A Dict is sent as the Tuple of its values in the order
-    of the Dict, or as its value if it has only one. Any other space is sent as the name of its type
-    alone, and arrays of variable length are refused. A single uint8 array as observation is sent as
-    a byte list. An Upload is answered with an error.
+    The protocol has fewer spaces than Gymnasium. An integer scalar starting at 0 is sent as
+    Discrete, an int8 or bool vector from 0 to 1 as MultiBinary, another integer vector as
+    MultiDiscrete, other arrays as Box, and a Tuple as Tuple. A Dict is sent as the Tuple of its
+    values in the order of the Dict, or as its value if it has only one. Any other space is sent as
+    only the name of its type, and arrays of variable length are refused. An observation that is a
+    single uint8 array is sent as a byte list. An Upload is answered with an error.
 
-    The protocol has error answers for few packets. For an error without an answer (an action
+    The protocol has error answers for only a few packets. After any other error (an action
     that does not fit, a Step before Reset, a refused Monitor in the first dialect, an
     environment that raises), the session ends, and the log and `Server.errors` give the
     reason.
@@ -294,7 +294,9 @@ def serve(
     limits = packets.check_limits(limits)
     for name in environments:
         if not isinstance(name, str) or not 1 <= len(name.encode()) <= limits.name:
-            raise SpecError(f"environment name {name!r} is not text of 1 to {limits.name} bytes")
+            raise SpecError(
+                f"environment name {name!r} is not a string of 1 to {limits.name} bytes"
+            )
         arguments.function(f"environment {name!r}", environments[name], expected="a callable")
     options = server_session.Options(
         dialect=dialect,
@@ -318,8 +320,8 @@ def _check_picklable(what: object) -> None:
         multiprocessing.reduction.ForkingPickler.dumps(what)
     except Exception as error:
         raise SpecError(
-            "processes=True needs factories and handlers that can be pickled, such as functions of "
-            f"a module: {error}"
+            "processes=True needs factories and handlers that can be pickled, such as module-level "
+            f"functions: {error}"
         ) from error
 
 

@@ -1,8 +1,8 @@
-"""One client's session at the server: it maps packets to answers without any socket I/O.
+"""A client's session, which maps packets to answers on the server without any socket I/O.
 
-The protocol has error answers for few packets. For an error that the protocol cannot report, such
-as an action that does not fit its space, the session raises and its connection ends, because any
-answer would describe a step that never happened.
+The protocol has error answers for only a few packets. After an error that it cannot report, such
+as an action that does not fit its space, the session raises an exception and its connection ends:
+any answer would describe a step that never happened.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class RefusedPacketError(Exception):
 
 
 class ServerSession:
-    """The session of one client, which answers its packets.
+    """A session that answers the packets of one client.
 
     Args:
       environment: the environment, which the session closes; None for the empty name.
@@ -209,7 +209,7 @@ class ServerSession:
         return self._attempt(adopt)
 
     def _attempt(self, action: Callable[[], None]) -> bytes:
-        """Run an action whose failure does not end the session, and return the error string."""
+        """Call `action`, whose failure does not end the session, and return the error string."""
         try:
             action()
         except Exception as error:
@@ -219,7 +219,7 @@ class ServerSession:
     def _hosted(self) -> gymnasium.Env[Any, Any]:
         if self._environment is None:
             raise RefusedPacketError(
-                'a packet for an environment, in a session with the name "", which has none'
+                'received a packet for an environment, but a session with the name "" has none'
             )
         return self._environment
 
@@ -231,7 +231,7 @@ class ServerSession:
         self._action = action
 
     def _observed(self, observation: Any) -> Any:
-        """Return an observation as a uint8 array for a byte list, or as a JSON value."""
+        """Return `observation` as a uint8 array to send as a byte list, or as a JSON value."""
         spec, image = self._observation.spec, self._observation.image
         where = "the observation"
         value = self._observation.convert(observation)
@@ -265,15 +265,15 @@ _HANDLERS: dict[type, Callable[[ServerSession, Any], bytes]] = {
 
 
 class _Described(NamedTuple):
-    """The description of a space that a session uses.
+    """A space of the environment, in the forms that a session needs.
 
     Attributes:
-      space: of Gymnasium's own types, the nearest.
+      space: the nearest space of Gymnasium's own types.
       spec: its spec.
-      encoded: the answer that has its JSON.
-      image: the keys that lead to an array that is sent as a byte list, and the spec of that; None
-        for elements that are sent as JSON.
-      convert: makes elements of values of the spec, or such values of elements.
+      encoded: the answer that contains its JSON.
+      image: the keys that lead to an array that is sent as a byte list, and that array's spec; None
+        if elements are sent as JSON.
+      convert: converts values of the spec to elements, or elements to such values.
     """
 
     space: spaces.Space[Any]

@@ -1,4 +1,4 @@
-"""Running one session, from the handshake to its end, in a thread or a separate process."""
+"""Runs one session, from the handshake to its end, in a thread or a separate process."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _send(stream: TcpStream, data: bytes, timeout: float | None) -> bool:
 
 
 class SessionProcess:
-    """A process that runs a session; the caller's copy of the socket stays open.
+    """A process that runs a session; the socket also stays open in the calling process.
 
     Args:
       stream: the connection, from which the handshake has been read.

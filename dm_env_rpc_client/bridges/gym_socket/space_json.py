@@ -5,15 +5,15 @@ written as 1e30, since JSON has no infinity, and 1e30 is read back as infinity.
 
 | JSON | written for | read as |
 | --- | --- | --- |
-| Discrete | integer scalars from 0 on, bool scalars | Discrete |
+| Discrete | integer scalars starting at 0, bool scalars | Discrete |
 | MultiBinary | vectors of bools, or of int8 from 0 to 1 | MultiBinary |
 | MultiDiscrete | other vectors of integers, except uint8 | MultiDiscrete |
 | Box | any other arrays | Box |
 | Tuple | Tuple; Dict | Tuple |
 | only the type | any other | SpecError |
 
-A Box has no dtype in this protocol. A Box whose bounds are all 0 and 255 is an image and becomes
-uint8, the type of byte lists. Any other Box becomes float64, as JSON numbers do.
+A Box has no dtype in this protocol. A Box whose low bounds are all 0 and high bounds all 255 is an
+image and becomes uint8, the type of byte lists. Any other Box becomes float64, as JSON numbers do.
 
 The protocol has no space for a mapping. A Dict is therefore written as the Tuple of its spaces, in
 the Dict's own order, or as its only space if it has just one.
@@ -51,7 +51,7 @@ _INT64 = np.iinfo(np.int64)
 
 
 class LargestDiscrete(spaces.Discrete):
-    """The size of the largest Discrete space, which contains all nonnegative int64 integers.
+    """The largest Discrete space, which contains all nonnegative int64 integers.
 
     Gymnasium stores the number of values as int64, which cannot represent 2**63.
     """
@@ -131,7 +131,9 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
         return structure
     array = conform(spec, structure, where)
     if not np.all(np.isfinite(array)):
-        raise SpecError(f"{where}: {array!r:.60} has a NaN or infinity; JSON has neither")
+        raise SpecError(
+            f"{where}: {array!r:.60} contains NaN or infinity, which JSON cannot represent"
+        )
     if check_bounds:
         _check_bounds(spec, array, where)
     if array.dtype.kind == "b":
@@ -148,7 +150,7 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
       The structure of `spec`, with new arrays of its dtypes and shapes.
 
     Raises:
-      SpecError: the structure, shape or type differs, or as `to_jsonable`.
+      SpecError: the structure, shape or type differs, or for a reason given in `to_jsonable`.
     """
     parts = _parts_of(spec)
     if parts is not None:
@@ -169,7 +171,7 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
         if spec.dtype == np.int64 and not check_bounds:
             # gym's own Blackjack returns a bool as observation of a Discrete(2).
             return conform(spec, array.astype(np.int64), where)
-        raise SpecError(f"{where}: {value!r:.60} is true or false; expected a number")
+        raise SpecError(f"{where}: {value!r:.60} is boolean; expected a number")
     array = conform(spec, array, where)
     if check_bounds:
         _check_bounds(spec, array, where)
@@ -177,14 +179,14 @@ def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> A
 
 
 def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArray[Any]:
-    """Return `array` in the dtype of `spec`, or raise SpecError if shape or values do not fit."""
+    """Cast `array` to the dtype of `spec`; raise SpecError if its shape or values do not fit."""
     if array.shape != spec.shape:
         raise SpecError(f"{where}: has shape {list(array.shape)}; expected {list(spec.shape)}")
     return casting.exact_cast(array, spec.dtype, where)
 
 
 def size_of(space: spaces.Space[Any]) -> int:
-    """Return the number of elements of a space from `from_json`, plus one for each Tuple."""
+    """Return how many elements a space returned by `from_json` has, plus one for each Tuple."""
     if isinstance(space, spaces.Tuple):
         return 1 + sum(map(size_of, space.spaces))
     return math.prod(space.shape or ())
@@ -217,7 +219,7 @@ def _finite(bounds: npt.NDArray[Any]) -> list[int | float]:
 
 def _read(value: Any, where: str, box_dtype: npt.DTypeLike | None) -> spaces.Space[Any]:
     if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
-        raise ProtocolError(f'{where}: a space is an object with a "type", got {value!r:.60}')
+        raise ProtocolError(f'{where}: a space must be an object with a "type", got {value!r:.60}')
     name = value["type"]
     if name not in _TYPES:
         raise SpecError(
@@ -238,7 +240,7 @@ def _read(value: Any, where: str, box_dtype: npt.DTypeLike | None) -> spaces.Spa
         return _read_multi_discrete(value, inside)
     parts = value.get("subspaces")
     if not isinstance(parts, list):
-        raise ProtocolError(f'{inside}: "subspaces" is a list of spaces, got {parts!r:.60}')
+        raise ProtocolError(f'{inside}: "subspaces" must be a list of spaces, got {parts!r:.60}')
     return spaces.Tuple(
         [_read(part, f"{inside}[{index}]", box_dtype) for index, part in enumerate(parts)]
     )
@@ -258,7 +260,7 @@ def _read_box(value: Mapping[str, Any], where: str, box_dtype: npt.DTypeLike | N
     low[low <= -_INFINITE] = -np.inf
     high[high >= _INFINITE] = np.inf
     if not np.all(low <= high):  # NaN fails every comparison.
-        raise ProtocolError(f"{where}: a low is above its high, or is not a number")
+        raise ProtocolError(f"{where}: a low bound is above its high bound, or a bound is NaN")
     is_image = low.size > 0 and np.all(low == 0) and np.all(high == 255)
     dtype: Any = np.dtype(box_dtype or (np.uint8 if is_image else np.float64))
     low, high = _cast_bounds(low.reshape(shape), high.reshape(shape), dtype)
@@ -288,7 +290,10 @@ def _cast_bounds(
 def _read_multi_discrete(value: Mapping[str, Any], where: str) -> spaces.Space[Any]:
     low, high = _integers(value, "low", where), _integers(value, "high", where)
     if len(low) != len(high) or any(a > b for a, b in zip(low, high, strict=True)):
-        raise ProtocolError(f"{where}: low {low!r:.60} and high {high!r:.60} do not match")
+        raise ProtocolError(
+            f"{where}: low {low!r:.60} and high {high!r:.60} differ in length, or a low bound is "
+            "above its high bound"
+        )
     if any(not _INT64.min <= bound <= _INT64.max for bound in low + high):
         raise ProtocolError(f"{where}: a bound does not fit a 64-bit integer")
     counts = [b - a + 1 for a, b in zip(low, high, strict=True)]
@@ -310,7 +315,7 @@ def _count(value: Mapping[str, Any], where: str, least: int, most: int) -> int:
 def _integers(value: Mapping[str, Any], key: str, where: str) -> list[int]:
     found = value.get(key)
     if not isinstance(found, list) or not all(map(_is_integer, found)):
-        raise ProtocolError(f'{where}: "{key}" is a list of integers, got {found!r:.60}')
+        raise ProtocolError(f'{where}: "{key}" must be a list of integers, got {found!r:.60}')
     return [int(element) for element in found]
 
 
@@ -318,15 +323,17 @@ def _numbers(value: Mapping[str, Any], key: str, size: int, where: str) -> npt.N
     found = value.get(key)
     if not isinstance(found, list) or len(found) != size:
         raise ProtocolError(
-            f'{where}: "{key}" is a flat list of {size} numbers, according to the shape, got '
+            f'{where}: "{key}" must be a flat list of {size} numbers to match the shape, got '
             f"{found!r:.60}"
         )
     if not {type(element) for element in found} <= {int, float}:
-        raise ProtocolError(f'{where}: "{key}" has elements that are not numbers')
+        raise ProtocolError(f'{where}: "{key}" contains elements that are not numbers')
     try:
         return np.array(found, np.float64)
     except OverflowError:
-        raise ProtocolError(f'{where}: "{key}" has a number that does not fit a float64') from None
+        raise ProtocolError(
+            f'{where}: "{key}" contains a number that does not fit in a float64'
+        ) from None
 
 
 def _is_integer(value: Any) -> bool:
@@ -340,7 +347,7 @@ def _check_size(size: int, where: str) -> None:
 
 
 def _parts_of(spec: Any) -> dict[Any, Any] | None:
-    """Return a structure's parts by key, in Tuple order, or None if it is a single spec."""
+    """Return the parts of a structure by key, in Tuple order, or None for a single spec."""
     if isinstance(spec, Mapping):
         return dict(spec)
     return dict(enumerate(spec)) if isinstance(spec, tuple | list) else None

@@ -73,7 +73,7 @@ class TcpStream:
         return bool(self.unread or self._poll.poll(0))
 
     def shutdown(self) -> None:
-        """End the connection for both sides, from any thread, without raising an exception."""
+        """End the connection for both sides without raising; any thread may call this."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -137,7 +137,7 @@ class Listener:
                 connected.close()  # The client has already disconnected.
 
     def close(self) -> None:
-        """Stop listening and wake the thread that waits in `accept`."""
+        """Stop listening and wake the thread that is waiting in `accept`."""
         self.is_closed = True
         with contextlib.suppress(OSError):
             # `close` alone would not wake a thread in accept().
@@ -149,7 +149,7 @@ def connect(address: HostPort, timeout: float | None) -> TcpStream:
     """Connect to a server.
 
     Raises:
-      ConnectionLostError: the connection was refused or failed; the text gives the reason.
+      ConnectionLostError: the connection was refused or failed; the message gives the reason.
       DeadlineExceededError: no connection was established within `timeout` seconds or, without a
         timeout, within the operating system's own time limit.
     """

@@ -1,3 +1,3 @@
-"""The commands `dm-env-rpc properties list`, `get` and `set`, for both kinds of properties."""
+"""The commands `dm-env-rpc properties list`, `get` and `set`, for both properties interfaces."""
 
 # Read `commands` first.

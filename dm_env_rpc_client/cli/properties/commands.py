@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Commands)
 
 _MOST = 10_000
-"""The maximum number of listed properties, because a server can generate endless listings."""
+"""The maximum number of listed properties; a server could otherwise send an endless listing."""
 
 _WIDTH = 4096
 
@@ -82,8 +82,8 @@ class _Place(options.World):
         # An error answer is more informative than the end of a stream.
         said = next((error for error in refusals if isinstance(error, DmEnvRpcError)), refusals[0])
         raise DmEnvRpcClientError(
-            f"the server at {self.address} supports properties neither by the extension nor by "
-            f"core messages of dm_env_rpc 1.0: {said}"
+            f"the server at {self.address} supports properties neither through the extension nor "
+            f"through the core messages of dm_env_rpc 1.0: {said}"
         ) from said
 
     def _check(self) -> None:
@@ -230,7 +230,7 @@ class _Entry(NamedTuple):
 def _walk(
     properties: PropertyAccess, key: str, depth: int | None
 ) -> Iterator[tuple[str, PropertySpec]]:
-    """Yield each property once, before its children, as a pair of parent key and spec."""
+    """Yield each property once, before its children: its parent's key and its spec."""
     seen = {key}
     levels = [(key, iter(properties.list(key)))]
     while levels:

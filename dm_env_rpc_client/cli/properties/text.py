@@ -24,7 +24,7 @@ _BOOLS = {
 
 
 def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
-    """Parse a value from its text on the command line.
+    """Parse a value given as `text` on the command line.
 
     Args:
       key: the property, for error messages.
@@ -92,7 +92,7 @@ def describe_property(spec: PropertySpec) -> dict[str, Any]:
 
 
 def show_spec(spec: PropertySpec) -> str:
-    """Return a short text with the dtype, shape, bounds and access rights of a property."""
+    """Summarize the dtype, shape, bounds and access rights of a property in a short string."""
     parts = []
     if spec.spec is not None:
         parts.append(spec_text(spec.spec, ".."))

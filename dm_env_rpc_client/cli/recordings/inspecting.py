@@ -1,4 +1,4 @@
-"""The description of a recording in `dm-env-rpc inspect`."""
+"""Describes a recording for `dm-env-rpc inspect`."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _print_tables(
 
 
 def _picture(episode: Episode) -> tuple[str, Any] | None:
-    """Return the first image in the last TimeStep and its title, or None without an image."""
+    """Return the title and the first image of the last TimeStep, or None if it has no image."""
     import numpy as np
 
     from dm_env_rpc_client.cli.recordings.drawing import Drawing

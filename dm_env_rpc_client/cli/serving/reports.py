@@ -30,7 +30,7 @@ _ECHOED = len("^C") + 1
 
 _SERVER = "dm_env_rpc_client.server"
 _SERVING = f"{_SERVER}.serving"
-"""The logger that reports the listening address, which the command itself prints."""
+"""The logger that reports the listening address; silenced because the command prints it."""
 
 _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
 
@@ -39,7 +39,7 @@ def log_activity(verbose: bool, as_json: bool) -> None:
     """Log connections, refused requests and failures to stderr.
 
     Args:
-      verbose: whether to log all requests except steps, and the transport's connections, too.
+      verbose: whether to also log the transport's connections and all requests except steps.
       as_json: whether each line is a JSON object.
     """
     formatter = _JsonLine() if as_json else _TimedLine()

@@ -75,7 +75,7 @@ class _What(options.Group):
     c_param: Annotated[list[str] | None, typer.Option(metavar="TEXT")] = None
 
     def source(self, insecure: bool, conversion: Conversion) -> Source:
-        """Return the source of the environments, after one trial unless `--no-try` is set.
+        """Return the source of the environments, after trying it once unless `--no-try` is set.
 
         Raises:
           UsageError: no environment is named, or it cannot be created.
@@ -98,8 +98,8 @@ class _What(options.Group):
             source = find_source(self.environment, insecure)
         else:
             raise UsageError(
-                f"there is nothing to serve; {WHAT_THERE_IS}; or --c-library PATH:CONNECT, a "
-                "library with the C interface"
+                f"there is nothing to serve; {WHAT_THERE_IS}; or pass --c-library PATH:CONNECT for "
+                "a library with the C interface"
             )
         if self.tries:
             what = self.environment or str(self.c_library)
@@ -110,7 +110,7 @@ class _What(options.Group):
 _TEXTS = attribute_texts(ServeOptions)
 
 _OF_SERVE: list[str] = []
-"""The names of the fields of `_Host` that `serve` accepts as arguments of the same name."""
+"""The names of the fields of `_Host` that are passed to `serve` under the same name."""
 
 
 def _of_serve(field: str, *flags: str, **details: Any) -> Any:
@@ -190,12 +190,12 @@ class _Host(options.Access):
         if self.credentials or self.token:
             raise UsageError(
                 "the gym-socket protocol supports neither TLS nor tokens; leave out --tls-ca, "
-                "--tls-cert, --tls-key and --token-file, also in the environment"
+                "--tls-cert, --tls-key and --token-file, and unset their environment variables"
             )
         if self.processes is not None:
             raise UsageError(
-                "the gym-socket protocol does not support --processes; --isolate runs each "
-                "client's environment in its own process"
+                "the gym-socket protocol does not support --processes; use --isolate to run "
+                "each client's environment in its own process"
             )
         if self.threads or self.thread:
             raise UsageError("the gym-socket protocol supports neither --threads nor --thread")
@@ -291,7 +291,9 @@ def _serve_with(python: Path, environment: str | None, host: _Host) -> None:
 
     options.check_listening_address(host.place, host)
     if environment is None or ":" not in environment or "://" in environment:
-        raise UsageError(f"--python can serve only a MODULE:FACTORY, got {environment!r}")
+        raise UsageError(
+            f"--python requires an environment of the form MODULE:FACTORY, got {environment!r}"
+        )
     try:
         command = [*other_python(str(python), environment, thread=host.thread), host.place]
     except LaunchError as error:

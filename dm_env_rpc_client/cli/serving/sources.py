@@ -1,4 +1,4 @@
-"""Environment sources for `dm-env-rpc serve`, which adds settings and tries each source once."""
+"""Prepares environment sources for `dm-env-rpc serve`: adds settings and tries each once."""
 
 from __future__ import annotations
 

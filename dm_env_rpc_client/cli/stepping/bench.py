@@ -155,7 +155,7 @@ def _pipeline(
 
 
 def _server(stopwatch: Stopwatch, end: float, passed: Callable[[], float]) -> dict[str, Any]:
-    """Estimate the server's share of the wait by alternating steps and unknown requests."""
+    """Estimate the server's share of the wait by alternating steps with unknown requests."""
     from dm_env_rpc_client.errors import DmEnvRpcClientError
 
     waits: list[float] = []

@@ -1,17 +1,17 @@
 """Episodes and policies for `dm-env-rpc run` and `bench`, and a timer for a step's phases.
 
-Two separate calls send a step and wait for its answer. The function that decodes an answer is
-the first to receive it, and therefore records its arrival time. Together, the phases make up the
-whole step:
+One call sends a step, and a separate call waits for its answer. The function that decodes the
+answer is the first to receive it, so it also records the arrival time. Together, the phases make
+up the whole step:
 
     encode   the action is checked and packed
     send     the request is written, until the transport has accepted it
     wait     the request travels, the server works, and the answer travels
     decode   the answer is unpacked, until the TimeStep is complete
 
-The client cannot measure the server's share of the wait. Every server answers an unknown request
-without any work, so such a request takes only network time. The difference between a step and an
-unknown request estimates the server's share.
+The client cannot measure the server's share of the wait. Servers answer an unknown request without
+doing any work, so the wait for such an answer is only network time. The server's share is
+estimated as the wait for a step minus the wait for an unknown request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Policy = Callable[[dm_env.TimeStep], Any]
 
 
 def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
-    """Return a policy by its name.
+    """Return the policy with a given name.
 
     Args:
       name: "random" samples every action from its spec; "constant" takes the value that
@@ -133,7 +133,7 @@ class Stopwatch:
         )
 
     def round_trip(self) -> float:
-        """Send a request unknown to the server, and return the seconds until its answer arrives.
+        """Send a request that no server knows, and return the seconds until its answer arrives.
 
         Raises:
           ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer as
@@ -151,7 +151,7 @@ class Stopwatch:
         return arrival.moment - sent
 
     def ahead(self, depth: int, seconds: float) -> float:
-        """Take steps for some time, with several steps pending, and return the steps per second.
+        """Take steps for some time, keeping several pending, and return the steps per second.
 
         Args:
           depth: the maximum number of pending steps; see `DmEnvAdaptor.rollout`.
@@ -170,13 +170,13 @@ class Stopwatch:
 
 
 def percentiles_us(seconds: Sequence[float], percents: Sequence[float]) -> dict[str, float]:
-    """Return percentiles of times by name, such as "p99", in microseconds."""
+    """Return the `percents` percentiles of `seconds`, in microseconds, named like "p99"."""
     found = np.percentile(seconds, percents) * 1e6
     return {f"p{percent:g}": float(us) for percent, us in zip(percents, found, strict=True)}
 
 
 class Episodes:
-    """A runner of episodes, which runs all rows of a batched world at once.
+    """An iterable that runs episodes, in all rows of a batched world at once.
 
     All rows run the same number of episodes, plus or minus one: otherwise short episodes, which end
     first, would be overrepresented. A world that is not a batch has one row.
@@ -252,7 +252,7 @@ class Episodes:
     def _begin(
         self, ended: npt.NDArray[np.bool_], is_cut: npt.NDArray[np.bool_], last: dm_env.TimeStep
     ) -> dm_env.TimeStep:
-        """Begin a new sequence in each row whose sequence has ended, unless the next step does."""
+        """Begin new sequences in rows whose sequences ended, unless the next step will do so."""
         if self._takes_mask:
             try:
                 return self._reset(ended)

@@ -1,4 +1,4 @@
-"""Shows which players a pending step waits for, in worlds that wait for other players."""
+"""Shows which other players a pending step is waiting for."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 
 CUT_OFF = "cut off"
-"""The word for how an episode ended that exceeded the step limit."""
+"""The "ended" value of an episode that was stopped at the step limit."""
 
 _PATIENCE_SECONDS = 1.0
-"""The number of seconds that a step is pending before the client queries the server about it."""
+"""How many seconds a step must be pending before the client asks the server about it."""
 
 _BETWEEN_SECONDS = 0.3
 _CONNECT_SECONDS = 2.0
 
 
 class Watch:
-    """A thread that asks the server, on its own connection, which players a step waits for.
+    """A thread that asks the server, over a separate connection, which players a step waits for.
 
     It shows nothing for servers other than this package's, which do not have this information.
 
@@ -98,7 +98,7 @@ class Watch:
 
 
 def on_stderr(env: DmEnvAdaptor, text: str) -> None:
-    """Print which players a step waits for, and how they can join.
+    """Print which players a step is waiting for and how they can join.
 
     Args:
       env: the stepped environment.

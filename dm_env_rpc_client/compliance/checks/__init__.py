@@ -1,4 +1,4 @@
-"""The checks, in one file for each subject.
+"""The checks, with one file per subject.
 
 `compliance/runner.py` lists the checks in order.
 """

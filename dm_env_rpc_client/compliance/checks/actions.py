@@ -1,13 +1,13 @@
 """Checks that the server accepts actions that conform to the specs, and refuses all others.
 
-If the valid actions depend on the state of the environment, like moves in chess, the options must
+If the valid actions depend on the state of the environment, as they do in chess, the options must
 specify a MODULE:FUNCTION policy. With such a policy, checks that send arbitrary values within the
 specs are skipped.
 
 If the server refuses a valid action, the finding is an error, because a client that follows the
 specs cannot act. If the server accepts an invalid action, the finding is a warning, because a
-client that follows the specs sends none. The documents leave the validity of requests to the
-client ("Streaming", and "Ranges" for bounds).
+client that follows the specs sends none. The documents make the client responsible for sending
+valid requests ("Streaming", and "Ranges" for bounds).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dm_env_rpc_client.tensors.spec_manager import TensorField
 _of_steps = functools.partial(reference, "StepRequest/Response")
 
 _MAX_ELEMENTS = 16
-"""The maximum number of elements of one action that are tested individually."""
+"""The maximum number of elements that are tested individually in each action."""
 
 Tensor = dm_env_rpc_pb2.Tensor
 
@@ -89,7 +89,7 @@ def _sent(
             agent, count = _joined(trial), 0
             if needs_any_value and trial.options.load_policy() is not None:
                 raise NotOfferedError(
-                    "the specs alone do not determine which actions are valid, but the policy"
+                    "the specs alone do not determine which actions are valid; the policy does"
                 )
             for field in agent.actions.values():
                 for tensor, why in cases(field, agent):
@@ -116,7 +116,7 @@ _refused = functools.partial(
 
 
 def _shape(field: TensorField, length: int = 2) -> tuple[int, ...]:
-    """Return the shape with `length` in place of each variable dimension."""
+    """Return the shape of a field, with `length` for each variable dimension."""
     return tuple(length if size < 0 else size for size in field.shape)
 
 
@@ -156,7 +156,7 @@ def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
     "Actions are optional: a step may have only some of them.", needs=(a_world_can_be_joined,)
 )
 def each_action_can_be_sent_alone(trial: Trial) -> None:
-    """Send each action alone, which a server is allowed to refuse.
+    """Send each action on its own; a server is allowed to refuse this.
 
     An error: a client that sends only some actions gets a wrong answer or no answer.
     """
@@ -168,7 +168,7 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
 
 @_of_steps("The set of actions may be empty.", needs=(a_world_can_be_joined,))
 def a_step_may_be_empty(trial: Trial) -> None:
-    """Step without actions in a sequence, which a server is allowed to refuse.
+    """Take a step without actions in a sequence; a server is allowed to refuse this.
 
     An error: a client that sends no actions gets a wrong answer or no answer.
     """
@@ -209,7 +209,7 @@ def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -
 
 @_refused("TensorSpec", "An action has the shape of its spec.")
 def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send each action with one dimension too many, and with other lengths.
+    """Send each action with one dimension too many, and with wrong lengths.
 
     A warning: only a faulty client sends an invalid action.
     """
@@ -240,7 +240,9 @@ def actions_that_do_not_fill_their_shape_are_refused(
 
 
 def _edges(field: TensorField, beyond: bool) -> _Cases:
-    """Yield values at a bound or with one element `beyond` it, and why they are valid or not.
+    """Yield values at a bound or, if `beyond`, with one element out of bounds.
+
+    Each value comes with the reason why it is valid or invalid.
 
     If each element has its own bounds, all other elements are exactly at their bounds. A server
     that does not read the elements in row-major order therefore finds the value out of bounds.
@@ -361,7 +363,7 @@ def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent)
     needs_any_value=True,
 )
 def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send each action as a single element together with the whole shape.
+    """Send each action as a single element, but with the full shape.
 
     An error: a client that follows the specs cannot act.
     """
@@ -378,7 +380,7 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     "no action takes messages",
 )
 def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send each action whose elements are messages, with one dimension too many.
+    """Send each action whose elements are messages with one dimension too many.
 
     A warning: only a faulty client sends an invalid action.
     """

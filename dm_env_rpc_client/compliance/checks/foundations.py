@@ -93,7 +93,7 @@ def _is_error(answer: object) -> bool:
     otherwise="failed requests are not answered with an error",
 )
 def a_failed_request_is_answered(trial: Trial) -> None:
-    """Send requests that should fail until one request fails.
+    """Send invalid requests until one of them fails.
 
     An error: a client gets no answer, or its stream ends without a reason.
     """
@@ -129,7 +129,7 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
 def unknown_observations_are_refused(trial: Trial) -> None:
     """Request an unknown observation UID alone, and together with valid UIDs.
 
-    A warning: the documents leave the validity of requests to the client ("Streaming").
+    A warning: the documents make the client responsible for sending valid requests ("Streaming").
     """
     agent = trial.join()
     uids = sorted(agent.specs.observations)
@@ -150,7 +150,7 @@ def unknown_observations_are_refused(trial: Trial) -> None:
 def unknown_actions_are_refused(trial: Trial) -> None:
     """Send an unknown action UID in a sequence, alone and together with valid UIDs.
 
-    A warning: the documents leave the validity of requests to the client ("Streaming").
+    A warning: the documents make the client responsible for sending valid requests ("Streaming").
     """
     agent = trial.run()
     agent.refuse_step("an error, because there is no such action", agent.nonsense())
@@ -168,7 +168,7 @@ def unknown_actions_are_refused(trial: Trial) -> None:
     tells="survives_errors",
 )
 def the_stream_survives_errors(trial: Trial) -> None:
-    """Cause an error before a join and another after a join, each on its own connection.
+    """Cause errors before and after joining a world, each on its own connection.
 
     A warning: the server decides which errors are fatal, and is allowed to close the stream after
     a fatal error.
@@ -214,7 +214,7 @@ def a_reset_is_taken(trial: Trial) -> None:
     otherwise="a ResetWorld is refused",
 )
 def a_reset_world_is_taken(trial: Trial) -> None:
-    """Send a ResetWorld for the world of the only agent before its first sequence.
+    """Send a ResetWorld for a world with one agent, before the agent's first sequence.
 
     An error: a client cannot distinguish a server without ResetWorld from a server that cannot
     reset now.
@@ -267,7 +267,7 @@ def _expect_silence(trial: Trial, probe: Probe, expected: str) -> None:
     tells="errors_are_no_ops",
 )
 def an_error_changes_no_state(trial: Trial) -> None:
-    """Cause an error in each state, and check afterwards whether actions are ignored.
+    """Cause an error in each state, then check whether actions are ignored.
 
     Actions are ignored only in the first step of a sequence, which reveals the state.
 

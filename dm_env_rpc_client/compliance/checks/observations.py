@@ -59,7 +59,7 @@ def names_are_unique(trial: Trial) -> None:
 
 @overview("Nested actions or observations", "A period in a name is a level of nesting only.")
 def no_name_is_the_parent_of_another(trial: Trial) -> None:
-    """Check that no name, such as `a`, is also the group of another name, such as `a.b`.
+    """Check that no name is the parent of another, as `a` is the parent of `a.b`.
 
     An error: a client that nests values by name cannot represent both.
     """
@@ -73,7 +73,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")
 def data_types_are_valid(trial: Trial) -> None:
-    """Check that each data type is one of those defined by the protocol, and not 0.
+    """Check that each data type is defined by the protocol and is not 0.
 
     An error: a client cannot pack or unpack the tensor.
     """
@@ -120,7 +120,7 @@ def bounds_make_sense(trial: Trial) -> None:
     ),
 )
 def the_specs_can_be_used(trial: Trial) -> None:
-    """Check that a valid value can be chosen for each action, as later checks do.
+    """Check that a valid value can be chosen for each action, as later checks require.
 
     An error: a client cannot act.
     """
@@ -179,7 +179,7 @@ def what_is_requested_is_returned(trial: Trial) -> None:
     needs=(nothing_is_returned_unless_requested, what_is_requested_is_returned),
 )
 def each_observation_can_be_requested_alone(trial: Trial) -> None:
-    """Request each observation alone, then all observations except one.
+    """Request each observation alone, then every set that leaves out one observation.
 
     An error: a client lacks an observation, or gets an observation that it did not request.
     """

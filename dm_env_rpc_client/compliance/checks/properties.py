@@ -1,4 +1,4 @@
-"""Checks of properties, in the extension, in the core protocol 1.0, or in both."""
+"""Checks of the properties offered by the extension, by the core of protocol 1.0, or by both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _of_properties = functools.partial(reference, "Read/Write/List Property")
 
 _UNKNOWN = "no.such.property"
 _MAX_PROPERTIES = 200
-"""The maximum number of properties in a tree that are checked."""
+"""The maximum number of properties that are checked in each tree."""
 
 _FOLLOWS_ATTRIBUTES = "a client that follows the attributes of a property does not try it"
 
@@ -41,7 +41,7 @@ class _Property(NamedTuple):
 
 
 class _Properties(abc.ABC):
-    """The properties of a server, in one of the two dialects.
+    """The properties of a server, in the dialect of the extension or of protocol 1.0.
 
     Args:
       trial: the check.
@@ -97,7 +97,7 @@ class _Properties(abc.ABC):
 
 
 class _OfExtension(_Properties):
-    """The dialect of the extension, which packs each request and each answer."""
+    """The dialect of the extension, which packs each request and each answer into an Any."""
 
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
         field = f"{verb}_property"
@@ -121,7 +121,7 @@ class _OfExtension(_Properties):
 
 
 class _OfLine10(_Properties):
-    """The dialect of protocol version 1.0, which has core requests that accept several keys."""
+    """The dialect of protocol version 1.0, whose core requests accept several keys."""
 
     def ask(self, verb: str, key: str, value: Tensor | None = None) -> Any:
         name = f"{verb.capitalize()}Property"
@@ -240,7 +240,7 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
     needs=(readable_properties_can_be_read,),
 )
 def writable_properties_can_be_written(trial: Trial) -> None:
-    """Write the current value of each writable property back to the property.
+    """Write the current value of each writable property back to it.
 
     An error: a client cannot write the property.
     """
@@ -258,7 +258,7 @@ def writable_properties_can_be_written(trial: Trial) -> None:
     needs=(readable_properties_can_be_read,),
 )
 def unwritable_properties_are_refused(trial: Trial) -> None:
-    """Try to write the current value of each read-only property back to the property.
+    """Try to write the current value of each read-only property back to it.
 
     A warning: only a client that ignores the attributes writes to a read-only property.
     """

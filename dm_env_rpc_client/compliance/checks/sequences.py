@@ -1,4 +1,4 @@
-"""Checks of how sequences begin, continue and end, also by a Reset or a ResetWorld."""
+"""Checks of how sequences begin, continue and end, including by a Reset or a ResetWorld."""
 
 from __future__ import annotations
 
@@ -149,9 +149,7 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
         raise refusal
     agent.was_reset()
     if not isinstance(last, dm_env_rpc_pb2.StepResponse):
-        raise agent.probe.violation(
-            "a first step, which ignores its actions, because it follows a Reset", last
-        )
+        raise agent.probe.violation("a first step after the Reset, whose actions are ignored", last)
     agent.took(last)
 
 
@@ -162,7 +160,7 @@ def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs
 
 @_of_resets("The specs are sent again even if nothing has changed.")
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
-    """Reset in a sequence and between sequences, and step with the returned specs.
+    """Reset during a sequence and between sequences, and take steps with the returned specs.
 
     An error: a client uses the specs of the answer for all later steps.
     """
@@ -207,7 +205,7 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
 
 @_of_resets("The settings of a Reset are for the agent's next sequence.")
 def reset_settings_are_taken(trial: Trial) -> None:
-    """Reset with settings in a sequence and between sequences, and step with the new specs.
+    """Reset with settings during and between sequences, and take steps with the new specs.
 
     An error: the options state that the server accepts these settings.
     """
@@ -257,7 +255,7 @@ def states_are_those_of_the_protocol(trial: Trial) -> None:
 _of_world_resets = functools.partial(reference, "ResetWorldRequest/Response")
 
 _TOLD_WITHIN = 5
-"""The number of steps within which an agent must learn about a reset by another connection."""
+"""The number of steps within which an agent must learn that another connection reset its world."""
 
 
 @_of_world_resets(
@@ -279,7 +277,7 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
-    """Reset a world before an agent has joined it, then join it and begin a sequence.
+    """Reset a world that no agent has joined yet, then join it and begin a sequence.
 
     An error: a client that manages worlds cannot reset them.
     """
@@ -296,7 +294,7 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def an_agent_resets_its_world(trial: Trial) -> None:
-    """Reset the world before a sequence and in two sequences, without an INTERRUPTED step.
+    """Reset the world before a sequence and during two others, without an INTERRUPTED step.
 
     An error: the agent mistakes the end of the old sequence for a step of the new sequence.
     """
@@ -313,14 +311,14 @@ def an_agent_resets_its_world(trial: Trial) -> None:
 
 
 def _interrupted(agent: ProbeAgent) -> dm_env_rpc_pb2.StepResponse:
-    """Step for at most `_TOLD_WITHIN` steps, and return the INTERRUPTED step."""
+    """Take at most `_TOLD_WITHIN` steps, and return the one that is INTERRUPTED."""
     for _ in range(_TOLD_WITHIN):
         response = agent.step(requested=agent.specs.observations)
         if agent.state is not State.RUNNING:
             break
     if agent.state is not State.INTERRUPTED:
         raise agent.probe.violation(
-            "a step that is INTERRUPTED, because the world is being reset", response
+            "an INTERRUPTED step, because the world is being reset", response
         )
     return response
 
@@ -330,7 +328,7 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     if caller.has_answer(trial.options.quiet_seconds):
         answer = caller.accepted("reset_world", "a ResetWorldResponse")
         raise caller.violation(
-            "no ResetWorldResponse before the joined agent has got an INTERRUPTED step", answer
+            "no ResetWorldResponse until the joined agent has received an INTERRUPTED step", answer
         )
     agent.check_observations(_interrupted(agent), agent.specs.observations)
     caller.accepted(
@@ -371,7 +369,7 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     takes=Takes(connections=2, joined=2, agents=2),
 )
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
-    """Reset the world from one of two agents, and check that both begin a new sequence.
+    """Let one of two agents reset the world, and check that both begin a new sequence.
 
     An error: the agent is not told that its sequence has ended, or the caller is answered early.
     """

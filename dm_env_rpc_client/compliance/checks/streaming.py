@@ -53,7 +53,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
         response = agent.took(agent.probe.accepted("step", f"observations {requested}"))
         if sorted(response.observations) != requested:
             raise agent.probe.violation(
-                f"answers in the order of requests, the next with observations {requested}",
+                f"answers in the order of the requests, the next with observations {requested}",
                 response,
             )
 
@@ -122,7 +122,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Send steps, where every second step requests an unknown observation.
+    """Send steps, every second of which requests an unknown observation.
 
     An error: a client loses valid requests.
     """
@@ -159,7 +159,7 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
         if not isinstance(status, status_pb2.Status):
             continue  # Another check reports it.
         if status.code == 0 or not status.message:
-            raise probe.violation("an error with a code other than OK (0) and a message", status)
+            raise probe.violation("an error with a message and a code other than OK (0)", status)
 
 
 @_of_protocol(

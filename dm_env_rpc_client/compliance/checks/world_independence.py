@@ -1,18 +1,18 @@
 """Checks that events in one world do not affect another world.
 
 A server can answer the same requests differently each time, because an environment can be random
-or run in real time. The check therefore compares several runs of one world. In some of these runs,
-another agent steps in its own world at the same time. The check has a finding if a state or an
-observation is the same in each run of the world alone, but different in each run with another
-agent.
+or run in real time. The check therefore compares several runs, each in a new world. In some of
+these runs, another agent steps in its own world at the same time. The check reports a finding if a
+state or an observation is the same in each run without another agent, but different in each run
+with another agent.
 
-- Random values also differ between runs of the world alone. With `_ROUNDS` runs of each kind in
-  mixed order, the probability that a random value differs exactly by kind is below 4 ** -_ROUNDS.
-- Clock-dependent values also differ between runs of the world alone, in which the agent pauses for
-  a shorter or a longer time than the steps of the other agent took.
-- Worlds are allowed to share a random number generator if sharing has no visible effect. If worlds
-  are seeded and repeat themselves, the random numbers drawn for one agent change the observations
-  of another agent.
+- Random values differ even between runs without another agent. With `_ROUNDS` runs of each kind in
+  random order, the probability that a random value looks like a finding is below 4 ** -_ROUNDS.
+- Clock-dependent values also differ between runs without another agent, because the agent then
+  pauses for a shorter or longer time than the other agent's steps took.
+- Worlds may share a random number generator if this has no visible effect. The effect is visible
+  if seeded worlds otherwise repeat their results: the random numbers drawn for one agent change
+  the observations of the other.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _ROUNDS = 10
 """The number of runs of each kind that must confirm a difference before it is reported."""
 
 _WHOLE_ROUNDS = 3
-"""The number of full-length runs of each kind, which precede the shorter runs."""
+"""The number of full-length runs of each kind that are done before the shorter runs."""
 
 _TO_THE_END = 5
-"""The step number before which the other agent steps to the end of its sequence."""
+"""The number of the step before which the other agent finishes its sequence."""
 
 _END_SECONDS = 2.0
 """The time limit, in seconds, for the other agent to reach the end of its sequence."""
 
 _SHOWN = 20
-"""The maximum size, in bytes, of a value that is shown as text instead of as a digest."""
+"""The maximum size, in bytes, of a value that is shown itself rather than as a digest."""
 
 _STATE, _OBSERVATION, _CHANGE = _PARTS = "the state", "the observation", "the change of"
-"""The names of the compared parts, in the order in which they are reported."""
+"""The names of the compared parts of an answer, in the order in which they are reported."""
 
 Seen = dict[tuple[int, str], str]
-"""An agent's results in a run, by step number and name of the part of the answer."""
+"""An agent's results in a run: a value for each step number and part of the answer."""
 
 
 def _digest(value: bytes) -> str:
@@ -147,7 +147,7 @@ class _Run:
                 self._see_change(number, fields[uid].name, value)
 
     def _see_change(self, number: int, name: str, value: np.ndarray) -> None:
-        """Record the change of a value since the last step.
+        """Record how much a value has changed since the previous step.
 
         Changes are comparable even for a counter shared by all worlds, which can start at any
         value.
@@ -162,7 +162,7 @@ class _Run:
 
 
 def _tells(same: Seen) -> bool:
-    """Return whether at least one value is known for every step and changes between steps."""
+    """Return whether a state or observation in `same` is known for every step and changes."""
     values: dict[str, list[str]] = {}
     for (_, name), value in same.items():
         values.setdefault(name, []).append(value)
@@ -185,7 +185,7 @@ def _tells(same: Seen) -> bool:
     takes=Takes(connections=2, joined=2),
 )
 def a_step_changes_its_own_world_only(trial: Trial) -> None:
-    """Compare runs of a world alone with runs in which another agent steps in its own world.
+    """Compare runs in which another agent steps in its own world with runs without one.
 
     An error: one client advances, ends or changes the sequence of another client.
     """
@@ -204,25 +204,25 @@ def a_step_changes_its_own_world_only(trial: Trial) -> None:
             raise _violation(number, found, seen)
     if not _tells({key: value for key, value in same.items() if key not in differs}):
         raise NotOfferedError(
-            "no state or observation changes within a run and is the same in every run of the "
-            "world, so state shared with another world cannot be detected"
+            "each state and observation either stays constant within a run or differs between "
+            "runs, so state shared with another world cannot be detected"
         )
 
 
 def _repeat(
     trial: Trial, draw: random.Random, steps: int, rounds: int, alone: Seen
 ) -> tuple[Seen, Seen]:
-    """Repeat runs of the world alone and runs with another agent, in random order.
+    """Repeat runs with and without another agent, in random order.
 
     Args:
       trial: the check.
       draw: the random source for the order of the runs and the pauses of an agent alone.
-      steps: the number of steps of each run.
+      steps: the number of steps in each run.
       rounds: the number of runs of each kind.
-      alone: results that an agent has seen alone, and not beside another agent.
+      alone: results that occurred without another agent, but not with one.
 
     Returns:
-      The part of `alone` that every run confirms, and the results of the last run beside another
+      The part of `alone` that every run confirms, and the results of the last run with another
       agent.
     """
     if not alone:

@@ -1,4 +1,4 @@
-"""Checks of creating, joining, leaving and destroying worlds, and of requests that need a join."""
+"""Checks for creating, joining, leaving and destroying worlds, and for requests that need one."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
 
 @_of_creation("Required settings cannot be left out.", needs=(a_failed_request_is_answered,))
 def required_create_settings_are_required(trial: Trial) -> None:
-    """Try to create worlds without each of the required settings.
+    """Try to create worlds, each time leaving out one of the required settings.
 
     An error: the options state that these settings are required.
     """
     _check_creates(trial)
     if not trial.options.required_create_settings:
-        raise NotOfferedError("the options list no required create setting")
+        raise NotOfferedError("the options do not list any required create settings")
     probe = trial.connect()
     for name in trial.options.required_create_settings:
         request = trial.create_request()
@@ -108,8 +108,8 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
     name = trial.create_another_world(probe)
     if name in names:
         raise probe.violation(
-            f"a name other than {', '.join(map(repr, names))}, because these worlds still exist, "
-            "or an error",
+            f"an error, or a name other than {', '.join(map(repr, names))}, because these worlds "
+            "still exist",
             f"{name!r} again",
         )
     names.append(name)
@@ -333,7 +333,7 @@ def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
     needs=(a_failed_request_is_answered, one_answer_for_each_request),
 )
 def step_and_reset_need_a_join(trial: Trial) -> None:
-    """Send a Step and a Reset before a join and after a leave.
+    """Send a Step and a Reset before joining a world and after leaving it.
 
     A warning: the refusal protects a client from its own mistake only.
     """
@@ -357,7 +357,7 @@ def step_and_reset_need_a_join(trial: Trial) -> None:
     needs=(one_answer_for_each_request,),
 )
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
-    """Send LeaveWorld before a join and several times after a join.
+    """Send LeaveWorld before joining a world, and several times afterwards.
 
     An error: a client that leaves to be on the safe side gets an error.
     """
@@ -385,7 +385,9 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     agent.leave()
     answer = agent.probe.ask(trial.join_request(agent.world_name), "a JoinWorldResponse")
     if not isinstance(answer, dm_env_rpc_pb2.JoinWorldResponse):
-        raise NotOfferedError(f"the world cannot be joined again after a leave: {answer.message}")
+        raise NotOfferedError(
+            f"the agent cannot rejoin the world after leaving it: {answer.message}"
+        )
     agent.joined(agent.probe, answer)
     agent.begin("a first step after joining again, whose actions are ignored")
 

@@ -1,4 +1,4 @@
-"""A batched world as an environment, with the specs of one of its rows."""
+"""An adaptor for a batched world, which also provides the specs of a single row."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class BatchAdaptor(DmEnvAdaptor):
         return self._row_specs
 
     def check_row(self, action: Mapping[str, Any], place: int) -> None:
-        """Raise SpecError if a row's action does not conform, as for a separate environment.
+        """Raise SpecError, as a separate environment would, if a row's action does not conform.
 
         Args:
           action: arrays [N, ...] by flat name.
@@ -131,7 +131,7 @@ class BatchAdaptor(DmEnvAdaptor):
         observations = self._observations
         if self._num_rows is None or batches.STEP_TYPE not in self._observation_specs:
             raise SpecError(
-                f"world {self.world_name!r} is not batched: it must have the observations "
+                f"world {self.world_name!r} is not batched: a batched world has the observations "
                 f"{batches.STEP_TYPE!r} (UINT8) and {REWARD!r}, each with one value per row"
             )
         self.count = self._num_rows

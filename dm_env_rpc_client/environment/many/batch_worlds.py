@@ -1,4 +1,4 @@
-"""Remote environments in batched worlds, with one message for all rows of a world.
+"""Remote environments as rows of batched worlds: one message steps all rows of a world.
 
 `protocol/batches.py` explains the names that batched worlds use in the protocol.
 """
@@ -36,7 +36,7 @@ _LAST = int(dm_env.StepType.LAST)
 
 
 Actions: TypeAlias = Mapping[str, npt.NDArray[Any]]
-"""Arrays by flat name, with a row for each environment."""
+"""Action arrays by flat name, each with one row per environment."""
 
 
 _NOTHING: Mapping[int, Actions] = MappingProxyType({})
@@ -77,14 +77,14 @@ class _World:
 
 
 class _Answers(NamedTuple):
-    """A consumer of the answers from worlds."""
+    """A `Consumer` that receives the answers of batched worlds."""
 
     put: Callable[[int, dm_env.TimeStep], bool]
     put_mid_steps: Callable[[list[int], MidSteps], object]
 
 
 class BatchWorlds(RowWorlds):
-    """N environments as rows of one or more batched worlds.
+    """N environments that are rows of one or more batched worlds.
 
     Args:
       pool: one environment for each world, a `BatchAdaptor`; closed with this one.
@@ -105,7 +105,7 @@ class BatchWorlds(RowWorlds):
 
     @property
     def adaptors(self) -> Sequence[BatchAdaptor]:
-        """The environment of each world."""
+        """The adaptors, one for each world."""
         return cast("Sequence[BatchAdaptor]", self.pool.environments)
 
     def specs(self) -> RowSpecs:
@@ -113,7 +113,7 @@ class BatchWorlds(RowWorlds):
         return self.adaptors[0].row_specs()
 
     def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
-        """Step all rows and wait for them. Must be called within `exchange`.
+        """Step all rows and wait for them. This method must be called within `exchange`.
 
         Args:
           actions: arrays [N, ...] by flat name.
@@ -172,8 +172,8 @@ class BatchWorlds(RowWorlds):
             if not positions.keys() >= set(rows):
                 raise SpecError(
                     f"environments {[row for row in rows if row in positions]} are rows of one "
-                    f"batch, which steps all of its rows {rows} together; send for all of them, or "
-                    "make more batches with num_batches (0: a stream for each environment)"
+                    f"batch, which steps all of its rows {rows} together; send actions for all of "
+                    "them, or set num_batches to make more batches (0: a stream per environment)"
                 )
         batch = self._batch(actions, ids, idle)
         sent: dict[int, Actions] = {}
@@ -253,7 +253,7 @@ class BatchWorlds(RowWorlds):
         self.pool.interrupted(error, lost)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Return the rows without a running sequence."""
+        """Return the rows among `ids` that have no running sequence."""
         found: set[int] = set()
         for world in self._worlds:
             if not world.is_running.all():
@@ -284,7 +284,7 @@ class BatchWorlds(RowWorlds):
         return batch
 
     def _blame(self, sent: Mapping[int, Actions]) -> None:
-        """Raise SpecError for the first row, in the `sent` worlds, whose action is invalid."""
+        """Raise SpecError for the first row whose action in `sent` is invalid."""
         for number, action in sent.items():
             for place, row in enumerate(self._worlds[number].rows):
                 try:
@@ -295,7 +295,7 @@ class BatchWorlds(RowWorlds):
 
     @contextlib.contextmanager
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
-        """Return a context that records the rows of every world that fails inside the context.
+        """Return a context that records the rows of each world that fails within the context.
 
         Afterwards, no row has a pending step in a world whose step was not sent or whose answer
         was lost by an interrupt. A SpecError identifies the first row whose action does not
@@ -311,7 +311,7 @@ class BatchWorlds(RowWorlds):
                 raise
 
     def _is_of_rows(self, error: BaseException, sent: Mapping[int, Actions]) -> bool:
-        """Record the rows of failed worlds, and return whether the error lists these worlds."""
+        """Record the rows of failed worlds, and return whether `error` lists failed worlds."""
         failures = error.failures if isinstance(error, EnvironmentsFailedError) else {}
         for number, failure in failures.items():
             # A world fails as a whole; callers know only rows.
@@ -374,11 +374,11 @@ class BatchWorlds(RowWorlds):
     def _take(
         self, world: _World, rows: list[int], timestep: dm_env.TimeStep
     ) -> dict[int, Exception]:
-        """Record the state of rows, and return the errors of the rows."""
+        """Record the state of all rows of a world, and return the errors of the failed rows."""
         kinds = timestep.observation[batches.STEP_TYPE]
         if kinds.shape != world.is_running.shape:
             raise ProtocolError(
-                f"a batch of {len(world.rows)} rows has changed to a batch of {len(kinds)} rows"
+                f"the number of rows in a batch has changed from {len(world.rows)} to {len(kinds)}"
             )
         if not world.has_begun:
             world.has_begun = True
@@ -423,7 +423,7 @@ def _any_value(spec: specs.Array) -> Any:
 
 
 def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
-    """Return the LAST TimeStep of one row, with arrays that no other TimeStep shares."""
+    """Return the LAST TimeStep of one row, whose arrays are shared with no other TimeStep."""
 
     def row(values: Any) -> Any:
         return np.copy(values[place])[()]
@@ -437,6 +437,6 @@ def _row(timestep: dm_env.TimeStep, place: int) -> dm_env.TimeStep:
 
 
 def _row_error(text: str) -> DmEnvRpcError:
-    """Return the error for a row, as a separate environment would raise it."""
+    """Return the error that a separate environment would raise for the error message `text`."""
     message = f"the environment failed in a step request: {text}"
     return DmEnvRpcError(status_pb2.Status(code=code_pb2.INTERNAL, message=message))

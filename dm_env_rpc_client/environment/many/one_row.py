@@ -1,4 +1,4 @@
-"""One row of a batched world as an environment, for display and manual play."""
+"""An environment that shows one row of a batched world, for display and manual play."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def num_envs_of(env: dm_env.Environment) -> int | None:
 
 
 class OneRow(dm_env.Environment):
-    """One row of a batched world as an environment; all rows take the same actions.
+    """An environment that shows one row of a batched world; all rows take the same actions.
 
     Args:
       env: the world, as returned by `make`; it is not closed with this environment.
@@ -65,7 +65,7 @@ class OneRow(dm_env.Environment):
         return None if self._last is None else self._timestep(self._last)
 
     def reset(self, settings: Mapping[str, Any] = {}) -> dm_env.TimeStep:
-        """Begin a sequence in the row, or in all rows if a row cannot begin a sequence alone.
+        """Begin a sequence in the row, or in all rows if the row cannot begin one alone.
 
         Args:
           settings: the settings of the Reset, for all rows.

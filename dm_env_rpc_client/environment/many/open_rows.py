@@ -1,4 +1,4 @@
-"""The worlds of N environments: batched if the servers can create batches, otherwise one each."""
+"""Open the worlds of N environments: batches if the servers support them, otherwise one each."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def _label(rows: Sequence[int], address: str) -> str:
 
 
 def _ask(sites: PoolSites, index: int) -> int:
-    """Request and return the maximum number of rows in a batch, or 0 if a server creates none."""
+    """Ask a server for the maximum number of rows in a batch; return 0 if it makes no batches."""
     group = sites.of[index].target
     try:
         connection, pending = group.open_with(_question(), _ASK_SECONDS)

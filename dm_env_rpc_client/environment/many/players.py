@@ -1,7 +1,7 @@
-"""Several agents of one world, each on its own stream, all stepped by one thread.
+"""Several agents in one world, each on its own stream, all stepped by one thread.
 
 All Steps are sent before any answer is read, since a lock-step server answers no agent until it
-has received the Steps of all agents. If one agent failed, the other agents would wait for it.
+has received the Steps of all agents. If one agent failed, the others would keep waiting for it.
 Therefore, the failure of any agent ends all streams, and `AgentsFailedError` lists the failed
 agents and their errors.
 """
@@ -52,7 +52,7 @@ AgentId: TypeAlias = Hashable
 
 
 class Players:
-    """Agents of one world, whose connections share sockets.
+    """Agents in one world, with connections that share sockets.
 
     One more stream on the same sockets controls the world.
 
@@ -112,7 +112,7 @@ class Players:
 
     @property
     def pending(self) -> Collection[AgentId]:
-        """The agents whose Step has been sent but whose answer has not been read."""
+        """The agents whose Steps have been sent but whose answers have not been read."""
         return self._pending.keys()
 
     def check_open(self) -> None:
@@ -121,7 +121,7 @@ class Players:
             raise ConnectionClosedError("the agents have left the world")
 
     def join(self, agent: AgentId, settings: Mapping[str, Any]) -> DmEnvAdaptor:
-        """Join the world with another agent. The errors are those of `join_world`."""
+        """Let another agent join the world. The errors are the same as those of `join_world`."""
         connection = self._group.open()
         try:
             env = join_world(connection, self.world_name, settings, **self._options.adapt.keywords)
@@ -135,7 +135,7 @@ class Players:
         return env
 
     def leave(self, agent: AgentId) -> None:
-        """Leave the world with one agent."""
+        """Let one agent leave the world."""
         self._selector.forget(self._numbers.pop(agent))
         self.environments.pop(agent).close()
 
@@ -234,7 +234,7 @@ class Players:
         return timesteps
 
     def interrupted(self, error: BaseException) -> None:
-        """Make all connections unusable if an interrupt has lost the answers to some agents.
+        """Make all connections unusable if an interrupt caused answers to some agents to be lost.
 
         Args:
           error: the error; errors of this package are no interrupts.
@@ -246,7 +246,7 @@ class Players:
                     env._connection.interrupted(error)
 
     def close(self) -> None:
-        """Leave the world with all agents, and destroy it if it was created here.
+        """Let all agents leave the world, and destroy it if this object created it.
 
         The method logs errors instead of raising them. A second call does nothing.
         """
@@ -280,7 +280,7 @@ class Players:
             drive(closing(self._control, destroy(self._control, self.world_name)))
 
     def _refused(self, prepared: dict[AgentId, EncodedRequest]) -> list[AgentId]:
-        """Return the agents whose Steps the server refused, after preparing new Steps for them.
+        """Prepare new Steps for agents whose Steps the server refused, and return these agents.
 
         A server can limit how long a Step waits for the other agents, which might act rarely.
         """
@@ -338,7 +338,7 @@ class Players:
         timesteps: dict[AgentId, dm_env.TimeStep],
         failures: dict[AgentId, Exception],
     ) -> NoReturn:
-        """Read answers until a time limit, and raise an error for all or some agents."""
+        """Read the remaining answers within a time limit, and then raise the agents' errors."""
         # With a limit: a refusal of all steps has reached all agents, but a failure of one agent
         # may keep the others waiting forever.
         deadline = time.monotonic() + CLEAN_UP_SECONDS

@@ -1,11 +1,11 @@
-"""Remote environments, stepped together by one thread.
+"""Remote environments that one thread steps together.
 
 All Steps are written before any answer is read, so that the environments work at the same time, on
 one server or on several. A `Consumer` receives and interprets every TimeStep. MID steps of several
 environments are passed to the `Consumer` together.
 
-The failure of an environment does not affect other environments. The answers of all other
-environments are read before `EnvironmentsFailedError` lists the failed environments and their
+The failure of an environment does not affect other environments. The answers of all others are
+read before `EnvironmentsFailedError` is raised, which lists the failed environments and their
 errors.
 """
 
@@ -126,11 +126,11 @@ class EnvironmentPool:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of environments."""
+        """The number of restarts, added up over all environments."""
         return sum(environment.restarts for environment in self.environments)
 
     def label(self, index: int) -> str:
-        """Return the name of an environment in error messages."""
+        """Return the name that error messages use for an environment."""
         return self._labels[index]
 
     @property
@@ -149,7 +149,7 @@ class EnvironmentPool:
             for kind, found in other._specs_by_kind().items():
                 if found != first[kind]:
                     raise SpecError(
-                        f"{self.label(index)} has another {kind} than {self.label(0)}: "
+                        f"{self.label(index)} has a different {kind} from {self.label(0)}: "
                         f"{difference(first[kind], found)}; all environments of a "
                         "batch must have the same specs"
                     )
@@ -183,7 +183,7 @@ class EnvironmentPool:
         self._start(prepared, failures)
 
     def receive(self, minimum: int, maximum: int | None, consume: Consumer) -> list[int]:
-        """Wait for environments with pending steps, in the order of their answers.
+        """Wait for pending steps, and return their environments in the order of the answers.
 
         Args:
           minimum: the number of environments to wait for.
@@ -215,7 +215,7 @@ class EnvironmentPool:
                 return received
 
     def step(self, actions: Mapping[int, Mapping[str, Any]], consume: Consumer) -> None:
-        """Step environments like `send`, and wait for all of them.
+        """Step environments as `send` does, and wait for all of them.
 
         Raises:
           EnvironmentsFailedError: some failed; all others were consumed.
@@ -232,7 +232,7 @@ class EnvironmentPool:
         return self.finish(actions, consume, failures)
 
     def _step_alone(self, action: Mapping[str, Any], consume: Consumer) -> None:
-        """Step a lone environment without the overhead of a pool (0.88x the time, CartPole)."""
+        """Step a lone environment without the overhead of a pool (CartPole: 0.88x the time)."""
         environment = self.environments[0]
         try:
             prepared = environment._prepare_step(action)
@@ -531,7 +531,7 @@ def failures_of(keys: Iterable[Key], act: Callable[[Key], None]) -> dict[Key, Ex
 
 
 def close_all(environments: Iterable[DmEnvAdaptor]) -> None:
-    """Close environments, several of them at the same time."""
+    """Close environments concurrently."""
     at_once(environments, DmEnvAdaptor.close)
 
 
@@ -540,7 +540,7 @@ def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
     found = sorted({*busy}.intersection(ids))
     if found:
         raise SpecError(
-            f"environments {found} have pending steps; receive them first, or reset them"
+            f"environments {found} have pending steps; receive their results or reset them first"
         )
 
 

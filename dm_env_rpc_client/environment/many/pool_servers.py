@@ -23,8 +23,8 @@ from dm_env_rpc_client.system.waiting import at_once
 from dm_env_rpc_client.transports.streams import SharedSocket
 
 LOOK_SECONDS = 1.0
-"""The time, in seconds, after which all connections are returned for polling if none has received
-an answer."""
+"""The time, in seconds, after which a wait without any answer returns all connections, so that the
+caller polls them."""
 
 
 class _Watched(NamedTuple):
@@ -166,7 +166,7 @@ _Place: TypeAlias = tuple[int, Address]
 
 
 def listed(addresses: Addresses) -> list[Address]:
-    """Return a single address, or several addresses, as a list."""
+    """Return `addresses` as a list, even if it is a single address."""
     if isinstance(addresses, str) or not hasattr(addresses, "__iter__"):
         return [addresses]
     return list(addresses)
@@ -199,7 +199,7 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
 
 
 class PoolSites:
-    """The servers of some environments. Servers that are not running yet are launched together.
+    """The servers of a pool's environments. Servers that must be launched are launched together.
 
     Args:
       places: the result of `spread`.
@@ -248,7 +248,7 @@ class PoolSites:
         return list(found.values())
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> PoolSites:
-        """Return the servers by group of environments, one server for each group."""
+        """Return a `PoolSites` with one server for each group of environments in `groups`."""
         sites = copy.copy(self)
         sites._numbers = [self._numbers[group[0]] for group in groups]
         sites._users = collections.Counter(sites._numbers)
@@ -295,5 +295,5 @@ def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:
 def open_at(
     site: Site[ConnectionGroup], first: dm_env_rpc_pb2.CreateWorldRequest
 ) -> tuple[Connection, Any]:
-    """Open a connection to the server at its current address; implements `worlds.Connect`."""
+    """Open a connection to the server at its current address, as `worlds.Connect` requires."""
     return site.target.open_with(first)

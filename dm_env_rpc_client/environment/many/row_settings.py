@@ -1,4 +1,4 @@
-"""Settings of several environments, and the equivalent settings of one batched world."""
+"""Convert the settings of several environments to those of one batched world."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 Settings: TypeAlias = (
     Mapping[str, Any] | Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]]
 )
-"""Settings for all environments, settings per environment, or a function from index to
-settings."""
+"""One mapping of settings for all environments, a sequence with one mapping per environment, or a
+function that returns the mapping for an index."""
 
 _Packed: TypeAlias = Mapping[str, dm_env_rpc_pb2.Tensor]
 
@@ -35,14 +35,14 @@ def for_each(count: int, settings: Settings, what: str) -> list[Mapping[str, Any
     if len(each) != count or not all(isinstance(own, Mapping) for own in each):
         raise SpecError(
             f"{what} must be a mapping, a sequence of {count} mappings (one for each "
-            f"environment) or a function from an index to a mapping, got "
+            f"environment) or a function that returns a mapping for an index, got "
             f"{arguments.shown(settings)}"
         )
     return each
 
 
 def creation_settings(each: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the settings of a world with a row for each of the given environments.
+    """Return the settings that create a world with one row for each of the given environments.
 
     Args:
       each: the settings of each environment.
@@ -84,7 +84,7 @@ def reset_settings(each: Mapping[int, Mapping[str, Any]], count: int) -> list[di
 
 
 def _signature(packed: _Packed) -> tuple[Any, ...]:
-    """Return a key that is the same for settings that can be stacked."""
+    """Return a key that is the same for all settings that can be stacked with each other."""
     return tuple(
         sorted(
             (name, tensor.WhichOneof("payload") or "", tuple(tensor.shape))

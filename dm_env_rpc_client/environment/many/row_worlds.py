@@ -1,7 +1,7 @@
-"""N environments, either as rows of batched worlds or each with its own world and stream.
+"""Base class for N environments, and the class that runs each one in its own world.
 
-`BatchWorlds` uses batched worlds, and `StreamWorlds` uses one stream per row. Actions are arrays
-[N, ...] by flat name, and `Rows` consumes the TimeSteps.
+`BatchWorlds` uses batched worlds, and `StreamWorlds` uses one stream per row. Actions are mappings
+of flat names to arrays [N, ...]. `Rows` stores the TimeSteps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ids = TypeVar("Ids")
 
 
 class RowWorlds:
-    """The common base of `StreamWorlds` and `BatchWorlds`, for N environments.
+    """The base class of `StreamWorlds` and `BatchWorlds`, which run N environments.
 
     Args:
       pool: one environment for each world; closed with this object.
@@ -49,7 +49,7 @@ class RowWorlds:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of environments, counting each row of a restarted world."""
+        """The total number of restarts; a restarted world counts once for each of its rows."""
         worlds = zip(self.pool.environments, self.groups, strict=True)
         return sum(environment.restarts * len(rows) for environment, rows in worlds)
 
@@ -60,7 +60,7 @@ class RowWorlds:
     def exchange(
         self, results: Callable[[Ids], Result], act: Callable[..., Ids], *arguments: Any
     ) -> Result:
-        """Step, receive or reset environments, and return what `results` returns.
+        """Return `results(act(*arguments))`, where `act` steps, receives or resets environments.
 
         After an interrupt, worlds with lost answers become unusable, so that no later step follows
         an unseen step.
@@ -78,7 +78,7 @@ class RowWorlds:
             raise
 
     def _interrupted(self, error: BaseException) -> None:
-        """Make worlds with lost answers unusable."""
+        """Make worlds unusable if `error` caused their answers to be lost."""
         self.pool.interrupted(error)
 
 
@@ -105,18 +105,18 @@ class StreamWorlds(RowWorlds):
         )
 
     def step(self, actions: Mapping[str, Any], rows: Rows, idle: Collection[int] = ()) -> None:
-        """Step all rows and wait for them, within `exchange`; see `BatchWorlds.step`."""
+        """Step all rows and wait for their answers (within `exchange`; see `BatchWorlds.step`)."""
         self.pool.taken = []
         self.pool.step(self._split(actions, range(self.num_envs), idle), rows)
 
     def send(
         self, actions: Mapping[str, Any], ids: Sequence[int], idle: Collection[int] = ()
     ) -> None:
-        """Step some rows without waiting for them; see `BatchWorlds.send`."""
+        """Step the rows `ids` without waiting for their answers; see `BatchWorlds.send`."""
         self.pool.send(self._split(actions, ids, idle))
 
     def receive(self, minimum: int, maximum: int | None, rows: Rows) -> npt.NDArray[np.int64]:
-        """Wait for rows with pending steps, within `exchange`; see `EnvironmentPool.receive`."""
+        """Wait for answers to pending steps (within `exchange`; see `EnvironmentPool.receive`)."""
         self.pool.taken = []
         return np.array(self.pool.receive(minimum, maximum, rows), np.int64)
 
@@ -126,12 +126,12 @@ class StreamWorlds(RowWorlds):
         rows: Rows,
         adopt: Callable[[bool], None],
     ) -> None:
-        """Begin a sequence in some rows, within `exchange`; see `EnvironmentPool.reset`."""
+        """Begin a sequence in some rows (within `exchange`; see `EnvironmentPool.reset`)."""
         self.pool.taken = []
         self.pool.reset(settings, rows, adopt)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Return the rows without a running sequence."""
+        """Return those of the rows `ids` that have no running sequence."""
         environments = self.pool.environments
         return {index for index in ids if environments[index].state is not State.RUNNING}
 

@@ -1,7 +1,7 @@
-"""Values of several environments, stacked along a new first axis, one row per environment.
+"""Values of several environments, stacked along a new first axis with one row per environment.
 
-Rows of numbers, bools and strings of one shape form one array. Other rows, such as arrays of
-variable length, form an array of objects.
+Rows of numbers, bools or strings that have the same shape form one array. Other rows, such as
+arrays of variable length, form an array of objects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def rows_at(indices: list[int]) -> slice | list[int]:
-    """Return an index for rows of arrays, or a faster slice if the rows are consecutive."""
+    """Return `indices` as an array index, or as a slice, which is faster, if consecutive."""
     first, after = indices[0], indices[0] + len(indices)
     if indices[-1] == after - 1 and indices == list(range(first, after)):
         return slice(first, after)
@@ -33,7 +33,7 @@ def rows_at(indices: list[int]) -> slice | list[int]:
 
 
 def selector(indices: Sequence[int]) -> slice | Array:
-    """Return an index for rows of arrays, or a slice if the indices are evenly spaced."""
+    """Return `indices` as an array index, or as a slice if they are evenly spaced."""
     steps = {after - before for before, after in itertools.pairwise(indices)}
     if len(steps) <= 1 and (step := max(steps, default=1)) > 0:
         return slice(indices[0], indices[-1] + 1, step)
@@ -43,7 +43,7 @@ def selector(indices: Sequence[int]) -> slice | Array:
 def split_action(
     batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
 ) -> list[dict[str, Any]]:
-    """Split a batch of actions.
+    """Split a batch of actions into one action per environment.
 
     Args:
       batch: arrays [count, ...] by flat name; any of the names may be omitted.
@@ -68,7 +68,7 @@ def split_action(
 def batch_of_actions(
     batch: Mapping[str, Any], single: Mapping[str, specs.Array], count: int
 ) -> dict[str, Array]:
-    """Return a batch of actions as arrays, with the arguments and errors of `split_action`."""
+    """Return a batch of actions as arrays; see `split_action` for arguments and errors."""
     arrays = {}
     for name, value in batch.items():
         spec, where = single.get(name), f"action {name!r}"
@@ -76,7 +76,7 @@ def batch_of_actions(
         if spec is not None and spec.dtype.kind in "biuf":
             array = casting.exact_cast(array, spec.dtype, where)
         if array.ndim == 0:
-            raise SpecError(f"{where}: is one value; expected {count}, one for each environment")
+            raise SpecError(f"{where}: expected {count} values, one for each environment, got one")
         _check_count(len(array), count, where)
         arrays[name] = array
     return arrays
@@ -84,7 +84,7 @@ def batch_of_actions(
 
 def _check_count(found: int, count: int, where: str) -> None:
     if found != count:
-        raise SpecError(f"{where}: has {found} rows; expected {count}, one for each environment")
+        raise SpecError(f"{where}: expected {count} rows, one for each environment, got {found}")
 
 
 def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> list[Any]:
@@ -98,7 +98,7 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
         if spec is not None and spec.dtype.kind in "biuf":
             array = casting.exact_cast(array, spec.dtype, where)
         if array.ndim == 0:
-            raise SpecError(f"{where}: is one value; expected {count}, one for each environment")
+            raise SpecError(f"{where}: expected {count} values, one for each environment, got one")
         if array.ndim == 1 and array.dtype.kind in "iu":
             rows = array.tolist()  # Integers of Python are encoded faster than NumPy's.
         else:
@@ -108,7 +108,7 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
 
 
 class RowSpecs(NamedTuple):
-    """The specs of one row, with actions and observations by flat name."""
+    """The specs of one row; action and observation specs are keyed by flat name."""
 
     actions: Mapping[str, specs.Array]
     observations: Mapping[str, specs.Array]
@@ -133,7 +133,7 @@ class Rows:
     """
 
     _keeps = False
-    """Whether rows keep their values until a step fills them, since callers may reuse them."""
+    """Whether rows keep their values until a step fills them, because they may be lent again."""
 
     def __init__(self, specs: RowSpecs, count: int, copies: bool = True):
         self.count = count
@@ -141,7 +141,7 @@ class Rows:
         self.adopt(specs)
 
     def adopt(self, specs: RowSpecs) -> None:
-        """Replace all arrays with arrays for other specs."""
+        """Replace all arrays with new arrays that match `specs`."""
         count = self.count
         self.step_type: Array = np.full(count, dm_env.StepType.FIRST, np.int64)
         self.reward = empty(specs.reward, count)
@@ -154,7 +154,7 @@ class Rows:
         self._is_lent = self._is_whole = False
 
     def lend(self, ids: Array | None) -> dict[str, Array]:
-        """Return observations for a caller.
+        """Return the observations of some or all environments to a caller.
 
         Lent arrays are owned by the caller, who can change them. This class neither writes nor
         reads them again.
@@ -171,7 +171,7 @@ class Rows:
         return {**self.observations}
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the TimeStep of one environment. FIRST has reward 0 and discount 1.
+        """Store the TimeStep of one environment. A FIRST step gets reward 0 and discount 1.
 
         Returns:
           Whether to begin the next sequence at once; then the environment arrives with the
@@ -197,7 +197,7 @@ class Rows:
         return False
 
     def put_lost(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the LAST TimeStep of a row in a lost batch in the same way as `put`."""
+        """Store the LAST TimeStep of a row whose batch was lost, in the same way as `put`."""
         return self.put(index, timestep)
 
     def put_rows(self, at: Any, taken: Any, timestep: dm_env.TimeStep) -> Sequence[int]:
@@ -222,7 +222,7 @@ class Rows:
         return ()
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> slice | list[int]:
-        """Store MID steps of some environments, and return an index of their rows.
+        """Store the MID steps of some environments and return an index that selects their rows.
 
         After an error, it is called again for each step alone, to find the invalid ones.
         """
@@ -265,9 +265,9 @@ def _column(spec: specs.Array, label: str) -> Column | None:
 
 
 def empty(spec: specs.Array, count: int) -> Array:
-    """Return an array for the values of a spec, filled with zeros or, for objects, with None."""
+    """Return an array for `count` values of a spec, filled with zeros (with None for objects)."""
     if not isinstance(spec, specs.Array):
-        raise SpecError(f"an array is expected, but an environment's spec is {spec!r}")
+        raise SpecError(f"expected array specs, but an environment has the spec {spec!r}")
     if isinstance(spec, VARIABLE):
         return np.full((count,), None, object)
     if spec.dtype.kind not in "biuf":

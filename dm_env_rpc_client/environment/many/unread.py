@@ -1,4 +1,4 @@
-"""Unread answers of environments, which are collected for their consumer."""
+"""Answers whose values have not been read yet, collected for the object that stores them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ they are still in the processor's caches and the next answers are in flight."""
 
 
 class Consumer(Protocol):
-    """The consumer of environments' answers: `Rows`, or a class that splits batches into rows."""
+    """An object that stores environments' answers: `Rows`, or a class that splits batches."""
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
-        """Store the TimeStep of an environment, by its index in the pool.
+        """Store the TimeStep of the environment that has `index` in the pool.
 
         Returns:
           Whether to begin the next sequence at once; then the environment arrives with the
@@ -26,7 +26,7 @@ class Consumer(Protocol):
         """
 
     def put_mid_steps(self, indices: list[int], steps: MidSteps) -> object:
-        """Store MID steps of some environments, by their indices in the pool.
+        """Store the MID steps of the environments that have these `indices` in the pool.
 
         After an error, it is called again for each step alone, to find the invalid ones.
         """
@@ -73,7 +73,7 @@ class Unread:
                 self.indices.difference_update(indices)
 
     def _consume_each(self, indices: list[int], steps: list[UnreadStep]) -> None:
-        """Pass steps to the consumer one by one, after one of them has failed."""
+        """Pass steps to the consumer one by one, after it has failed to store them together."""
         for index, step in zip(indices, steps, strict=True):
             try:
                 self._consumer.put_mid_steps([index], MidSteps([step]))

@@ -1,26 +1,26 @@
 """A dm_env_rpc server in one file, for CPython 3.6 to 3.14 and NumPy 1.13 or later.
 
-It serves an environment where the package dm-env-rpc-client cannot be installed: beside an old
-simulator, in its conda environment or container. Copy the file there. Licence: Apache-2.0.
+It serves an environment where the package dm-env-rpc-client cannot be installed, such as the conda
+environment or container of an old simulator. Copy the file there. Licence: Apache-2.0.
 
-Use it within a trusted machine, container or network. It supports tokens and TLS, rejects malformed
-messages and messages that expand to much memory, and drops silent clients, but a client that floods
-it slows the others.
+Use it within a trusted machine, container or network. It supports tokens and TLS, rejects
+malformed messages and those that would expand to too much memory, and drops silent clients.
+However, a client that floods it slows the others.
 
     python dm_env_rpc_server.py my_module:make_environment --address localhost:50051
 
 or, in a program: `with serve(make_environment, "unix:/tmp/socket") as server: server.wait()`.
 
 `make_environment` is called for each world, with the client's settings as keyword arguments.
-It returns an object with the methods of `dm_env.Environment` (dm_env need not be installed: the
-classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice), or an environment of
-any version of gym or Gymnasium, whose spaces, infos and frames become properties. An environment
-may have an attribute `properties`: {key: getter or (getter, setter)}.
+It returns an environment of any version of gym or Gymnasium, whose spaces, infos and frames become
+properties, or an object with the methods of `dm_env.Environment`. dm_env need not be installed:
+the classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice. An environment may
+have an attribute `properties`: {key: getter or (getter, setter)}.
 
-From top to bottom: protobuf encoding, tensors, specs, nested values, Gymnasium, worlds, the
-requests of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread that
-makes all calls of the environments it created; each connection has a thread that reads while no
-stream's thread does.
+The sections of this file are: protobuf encoding, tensors, specs, nested values, Gymnasium, worlds,
+the requests of a stream, HPACK (RFC 7541), HTTP/2 (RFC 9113), the server. Each stream has a thread
+that makes all calls to the environments created on that stream. Each connection has a thread that
+reads while no stream's thread does.
 """
 
 import argparse
@@ -78,7 +78,7 @@ FAILED_PRECONDITION, UNIMPLEMENTED, INTERNAL, UNAUTHENTICATED = 9, 12, 13, 16
 
 
 class Refusal(Exception):
-    """A refused request, with a code and text for the client. Environments can raise it."""
+    """A refused request, with a code and message for the client. Environments can raise it."""
 
     def __init__(self, code: int, text: str):
         super().__init__(text)
@@ -86,11 +86,11 @@ class Refusal(Exception):
 
 
 class _StreamError(Refusal):
-    """The end of a stream with a gRPC status."""
+    """An error that ends a stream with a gRPC status."""
 
 
 class _Malformed(_StreamError):
-    """Bytes that are not a valid message."""
+    """The received bytes are not a valid message."""
 
     def __init__(self, text: str):
         super().__init__(INVALID_ARGUMENT, f"the message is not an EnvironmentRequest: {text}")
@@ -132,11 +132,11 @@ def _read_varint(data: Any, at: int) -> Tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number & (1 << 64) - 1, at
-    raise _Malformed("a number of more than ten bytes")
+    raise _Malformed("a number is longer than ten bytes")
 
 
 def _field(number: int, contents: bytes) -> bytes:
-    """Return the encoding of a field that contains bytes, a text or a message."""
+    """Return the encoding of a field that contains bytes, a string or a message."""
     return _varint(number << 3 | 2) + _varint(len(contents)) + contents
 
 
@@ -147,7 +147,7 @@ def _joined(parts: List[Any]) -> Any:
 def _parts(
     tags: Any, data: Any, budget: _Budget, choice: Any = (), what: str = "fields", count: int = 1
 ) -> Dict[int, List[Any]]:
-    """Return the bytes of fields with some tags, by number; the last field of a oneof wins.
+    """Return the contents of the fields in `tags`, by number; the last field of a oneof wins.
 
     Each field charges `count` to the budget for `what`.
     """
@@ -160,7 +160,7 @@ def _parts(
                 _take(budget, what)
             tag, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
             if tag < 8 or tag >> 32 or tag & 7 not in (0, 1, 2, 5):
-                raise _Malformed(f"a field with the tag {tag}")
+                raise _Malformed(f"a field has the invalid tag {tag}")
             begin, kind = at, tag & 7
             if kind in (0, 2):
                 size, at = (data[at], at + 1) if data[at] < 0x80 else _read_varint(data, at)
@@ -177,12 +177,12 @@ def _parts(
                     parts = found[tag >> 3] = []
                 parts.append(data[begin:at])
     except IndexError:
-        raise _Malformed("a field is not whole") from None
+        raise _Malformed("a field is incomplete") from None
     return found
 
 
 def _contents(readers: Any, data: Any, budget: _Budget) -> List[Any]:
-    """Return the fields 1 and 2 of a message, each decoded by its own function."""
+    """Return fields 1 and 2 of a message, each decoded by its own function."""
     parts = _parts((10, 16, 18), data, budget)
     return [read(parts.get(number, []), budget) for number, read in enumerate(readers, 1)]
 
@@ -199,9 +199,9 @@ def _read_text(parts: List[Any], budget: _Budget) -> str:
 
 
 def _read_varints(block: Any, budget: _Budget) -> Any:
-    """Return the numbers of a packed field as an array of uint64."""
+    """Return the numbers in a packed field as an array of uint64."""
     if len(block) and block[-1] > 0x7F:
-        raise _Malformed("the last number is not whole")
+        raise _Malformed("the last number is incomplete")
     if len(block) < 32:
         found, at = [], 0
         while at < len(block):
@@ -218,7 +218,7 @@ def _read_varints(block: Any, budget: _Budget) -> Any:
         stops = ends[first : first + (1 << 16)]
         starts = np.concatenate([ends[first - 1 : first] if first else [0], stops[:-1]])
         if int((stops - starts).max()) > 10:
-            raise _Malformed("a number of more than ten bytes")
+            raise _Malformed("a number is longer than ten bytes")
         places = np.arange(starts[0], stops[-1]) - np.repeat(starts, stops - starts)
         digits = (data[starts[0] : stops[-1]] & 0x7F).astype(np.uint64)
         digits <<= (7 * places).astype(np.uint64)
@@ -264,7 +264,7 @@ def _product(sizes: Any) -> int:
 
 
 def _read_tensor(data: Any, budget: _Budget, where: str) -> Tuple[int, Any]:
-    """Return a data type, and an array or, without a shape, the one element."""
+    """Return a tensor's data type and its array or, if it has no shape, its only element."""
     parts = _parts(_TENSOR, data, budget, _PAYLOADS)
     sizes = _read_varints(_joined(parts.pop(15, [])), budget)
     text = f"{where}: more than {MAX_DIMENSIONS} dimensions"
@@ -297,12 +297,12 @@ def _read_payload(kind: int, payload: Any, budget: _Budget) -> Any:
         numbers = _read_varints(block, budget)
         return numbers != 0 if kind == _BOOL else numbers.astype(dtype)
     if len(block) % dtype.itemsize:
-        raise _Malformed("the last element is not whole")
+        raise _Malformed("the last element is incomplete")
     return np.frombuffer(block, dtype.newbyteorder("<")).astype(dtype)
 
 
 def _shaped(flat: Any, sizes: List[int], budget: _Budget, where: str) -> Any:
-    """Return elements in a shape; one size may be negative, and one element fills all."""
+    """Reshape elements to `sizes`; one size may be negative, and a single element is repeated."""
     shape, count = list(sizes), len(flat)
     variable = [axis for axis, size in enumerate(shape) if size < 0]
     for axis in variable[:1]:
@@ -311,7 +311,7 @@ def _shaped(flat: Any, sizes: List[int], budget: _Budget, where: str) -> Any:
             shape[axis] = count // _product(shape)
     total = _product(shape)
     if len(variable) > 1 or count not in (1, total) or _product(max(n, 1) for n in shape) >> 31:
-        text = f"{where}: shape {sizes} takes {total} elements (or one for all), got {count}"
+        text = f"{where}: shape {sizes} requires {total} elements (or one for all), got {count}"
         raise Refusal(INVALID_ARGUMENT, text)
     if count == 1 and total != 1:
         each = len(flat[0]) + 64 if flat.dtype == object else flat.itemsize
@@ -321,7 +321,7 @@ def _shaped(flat: Any, sizes: List[int], budget: _Budget, where: str) -> Any:
 
 
 def _write_block(kind: int, array: Any) -> bytes:
-    """Return the elements of an array of numbers as the contents of their packed field."""
+    """Encode the elements of a numeric array as the contents of a packed field."""
     if kind in _BLOCKS:
         return bytes(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
     return bytes(array.tobytes()) if kind == _BOOL else _write_varints(array)
@@ -345,7 +345,7 @@ def _write_tensor(kind: int, array: Any) -> bytes:
 
 
 def _as_array(value: Any) -> Any:
-    """Return a value as an array of a dtype of the protocol; strings and messages as objects."""
+    """Return a value as an array with a dtype of the protocol (strings and messages: object)."""
     if isinstance(value, Message):
         array = np.empty(1, object)
         array[0] = value
@@ -397,14 +397,14 @@ def _exact(array: Any, dtype: Any, where: str) -> Any:
 
 
 class Array:
-    """The shape and dtype of values; one size may be -1 (variable)."""
+    """The shape and dtype of a value; one size may be -1 (variable)."""
 
     def __init__(self, shape: Any, dtype: Any, name: Optional[str] = None):
         self.shape, self.dtype, self.name = tuple(shape), np.dtype(dtype), name
 
 
 class BoundedArray(Array):
-    """Values between bounds, both included: a number each, or an array of the shape."""
+    """A spec with inclusive bounds, each a number or an array of the spec's shape."""
 
     def __init__(self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: Any = None):
         super().__init__(shape, dtype, name)
@@ -412,7 +412,7 @@ class BoundedArray(Array):
 
 
 class StringArray(Array):
-    """The shape of arrays of strings."""
+    """The spec of an array of strings."""
 
     string_type = str
 
@@ -442,11 +442,11 @@ def _described(value: Any) -> str:
 
 
 def _check_time_step(environment: Any, method: str, returned: Any) -> None:
-    """Raise TypeError if an environment's result, which caused an error, is not a TimeStep."""
+    """After an error, raise TypeError if the environment did not return a TimeStep."""
     if all(hasattr(returned, name) for name in TimeStep._fields):
         return
     is_tuple = type(returned) is tuple and len(returned) in ((2,) if method == "reset" else (4, 5))
-    advice = "TimeStep(step_type, reward, discount, observation), as of dm_env"
+    advice = "TimeStep(step_type, reward, discount, observation), as in dm_env"
     if is_tuple and isinstance(returned[-1], dict):
         advice = _IS_GYMNASIUM
     text = f"{method} of {type(environment).__name__} returned {_described(returned)}"
@@ -487,7 +487,7 @@ def _reward_of(value: Any, where: str) -> float:
 
 
 class _Field:
-    """One action or observation: its spec, and the bytes and values that conform to it."""
+    """An action or observation: its spec, and how its values are checked and encoded."""
 
     def __init__(self, uid: int, name: str, spec: Any, role: str):
         self.name, self.label = name, f"{role} {name!r} (uid {uid})"
@@ -523,7 +523,7 @@ class _Field:
         return _field(2, self._uid + _field(2, tensor))
 
     def entry(self, value: Any) -> bytes:
-        """Return a value as an observations entry of a StepResponse, or raise ValueError."""
+        """Encode a value as an entry of a StepResponse's observations, or raise ValueError."""
         if type(value) is float and self.kind == _DOUBLE and not self.shape:
             return self._head + struct.pack("<d", value)
         array = self.conform(value)
@@ -567,7 +567,7 @@ class _Field:
             raise Refusal(INVALID_ARGUMENT, str(error)) from None
 
     def _read_block(self, tensor: Any) -> Any:
-        """Return the value of a Tensor in the most common encoding, or None for any other."""
+        """Return the value of a Tensor if it has the most common encoding, otherwise None."""
         begin, end = len(self._payload), len(tensor) - len(self._tail)
         if not begin or end - begin != self._size or tensor[:begin] != self._payload:
             return None
@@ -623,7 +623,7 @@ def _is_leaf(structure: Any) -> bool:
 
 
 def _named_specs(structure: Any, single: str, path: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:
-    """Return specs by flat name; a spec that is not nested has the name `single`."""
+    """Return pairs of flat names and specs; a spec that is not nested is named `single`."""
     if structure is None:
         return []
     if _is_leaf(structure):
@@ -671,7 +671,7 @@ def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
     if parts is None or len(parts) != len(expected) or any(key not in parts for key in expected):
         found = _described(value) if parts is None else f"the parts {list(parts)}"
         text = f"{where!r} has {found}; its spec has {list(expected)}"
-        raise RuntimeError(f"it violates its own specs: {text}")
+        raise RuntimeError(f"the environment violates its own specs: {text}")
     leaves: List[Any] = []
     for key, part in expected.items():
         is_leaf = _is_leaf(part)
@@ -680,7 +680,7 @@ def _flatten(structure: Any, value: Any, where: str) -> List[Any]:
 
 
 def _nest(structure: Any, values: Iterator[Any]) -> Any:
-    """Return values, in the order of `_named_specs`, in a structure."""
+    """Fill a structure with values that are in the order of `_named_specs`."""
     if structure is None or _is_leaf(structure):
         return None if structure is None else next(values)
     parts = {key: _nest(part, values) for key, part in _parts_of(structure).items()}
@@ -691,7 +691,7 @@ def _nest(structure: Any, values: Iterator[Any]) -> Any:
 
 
 def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
-    """Return values by flat name as nested dicts, or raise ValueError."""
+    """Convert a mapping of flat names to values into nested dicts, or raise ValueError."""
     nested: Dict[str, Any] = {}
     for name in sorted(flat):
         *parents, last = name.split(".")
@@ -720,13 +720,13 @@ def _space_kind(space: Any) -> str:
 
 
 def _items_of(space: Any) -> Any:
-    """Return the element space of a Sequence of arrays."""
+    """Return the space of the elements of a Sequence of arrays, otherwise None."""
     items = space.feature_space if _space_kind(space) == "Sequence" else None
     return items if _space_kind(items) in _ARRAYS else None
 
 
 def _members(space: Any) -> List[Tuple[Any, str, Any]]:
-    """Return keys, escaped names and spaces of a Dict or Tuple."""
+    """Return the key, escaped name and space of each member of a Dict or Tuple."""
     if _space_kind(space) == "Tuple":
         return [(index, str(index), part) for index, part in enumerate(space.spaces)]
     found = []
@@ -744,7 +744,7 @@ def _wire_dtype(space: Any) -> Any:
 
 
 def _start(space: Any) -> Any:
-    """Return the first value of a Discrete or MultiDiscrete, which is 0 in old versions."""
+    """Return the smallest value of a Discrete or MultiDiscrete (always 0 in old versions)."""
     return np.asarray(getattr(space, "start", np.zeros_like(getattr(space, "nvec", 0))), np.int64)
 
 
@@ -779,7 +779,7 @@ def _space_spec(space: Any) -> Any:
 
 
 def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
-    """Return an element of a space as a value of its spec, or raise RuntimeError."""
+    """Convert an element of a space to a value of the space's spec, or raise RuntimeError."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
         members = _members(space)
@@ -795,19 +795,20 @@ def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
             return values if is_dict else tuple(values.values())
         expected = f"a mapping with keys {keys}" if is_dict else f"a tuple of {len(keys)} values"
         raise RuntimeError(
-            f"it violates its own space: {where!r}: expected {expected}, got {found}"
+            f"the environment violates its own space: {where!r}: expected {expected}, got {found}"
         )
     if items is not None:
         none = np.empty((0, *items.shape), _wire_dtype(items))
         return np.asarray(element) if len(element) else none
     if kind == "Text" and not isinstance(element, str):
         found = _described(element)
-        raise RuntimeError(f"it violates its own space: {where!r}: expected a str, got {found}")
+        text = f"the environment violates its own space: {where!r}: expected a str, got {found}"
+        raise RuntimeError(text)
     return element if kind in _ARRAYS or kind == "Text" else _encode(element)
 
 
 def _sampled_type(space: Any) -> Any:
-    """Return the type of a space's samples, which is int for a Discrete before Gymnasium."""
+    """Return the type of a space's samples (int for a Discrete in gym)."""
     kind = space.__dict__.get(_SAMPLED)
     if kind is None:
         # Sampling the original would change the environment's own random samples.
@@ -819,7 +820,7 @@ _SAMPLED = "_dm_env_rpc_sampled_type"
 
 
 def _from_wire(space: Any, value: Any) -> Any:
-    """Return the element of a space for a value of its spec."""
+    """Convert a value of a space's spec to an element of the space."""
     kind, items = _space_kind(space), _items_of(space)
     if kind in ("Dict", "Tuple"):
         by_key = kind == "Dict"
@@ -838,7 +839,7 @@ def _from_wire(space: Any, value: Any) -> Any:
 
 
 def _space_json(space: Any) -> Dict[str, Any]:
-    """Return the JSON value of a space: its type and constructor arguments."""
+    """Return the JSON form of a space: its type and constructor arguments."""
 
     def bound(array: Any) -> Any:
         same = array.size > 0 and bool(np.all(array == array.flat[0]))
@@ -879,9 +880,9 @@ def _space_json(space: Any) -> Dict[str, Any]:
 
 
 def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
-    """Return the JSON value of a value; types that JSON lacks are objects with the key `$`.
+    """Return the JSON form of a value; types that JSON lacks become objects with the key `$`.
 
-    `exact`: whether the client knows the strings of NumPy, which are plain ones otherwise.
+    `exact`: whether the client knows NumPy's strings, which otherwise become plain ones.
     """
     if isinstance(value, np.str_):
         return {"$": "str", "value": str(value)} if exact else str(value)
@@ -933,7 +934,7 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
 
 
 def _text_of_deep(value: Any) -> str:
-    """Return the text of a value below the last level, or raise RuntimeError if it is cyclic."""
+    """Return the repr of a value that is nested too deeply; raise RuntimeError if it is cyclic."""
     above: Set[int] = set()
     done: Set[int] = set()
     left = [(value, False)]
@@ -944,7 +945,7 @@ def _text_of_deep(value: Any) -> str:
             done.add(id(part))
         elif id(part) in above:
             raise RuntimeError(
-                "a value of the environment contains itself; give a copy without that"
+                "a value of the environment contains itself; return a copy that does not"
             )
         elif id(part) not in done and (isinstance(part, _CONTAINERS) or _is_of_objects(part)):
             above.add(id(part))
@@ -965,7 +966,7 @@ def _is_of_objects(value: Any) -> bool:
 
 
 def _numbers_of(array: Any) -> Tuple[Any, str]:
-    """Return complex numbers, dates or bytes as plain numbers, and their dtype ("" for others)."""
+    """Convert complex numbers, dates or bytes to plain numbers; also return their dtype or ""."""
     dtype = array.dtype.newbyteorder("=")
     if dtype.kind not in "cmMS" or not dtype.itemsize:
         return array, ""
@@ -984,12 +985,12 @@ def _from_numbers(numbers: Any, kind: str) -> Any:
         return numbers.view(dtype)
     size = numbers.shape[-1] * numbers.itemsize if numbers.ndim else 0
     if dtype.kind not in "cS" or size != dtype.itemsize:
-        raise ValueError(f"{numbers.dtype} {list(numbers.shape)} is no array of {kind[:40]!r}")
+        raise ValueError(f"cannot convert {numbers.dtype} {list(numbers.shape)} to {kind[:40]!r}")
     return np.ascontiguousarray(numbers).ravel().view(dtype).reshape(numbers.shape[:-1])
 
 
 def _masked_json(array: Any, levels: int, exact: bool) -> Any:
-    """Return the JSON value of a masked array, with its data and its mask."""
+    """Return the JSON form of a masked array, with its data and its mask."""
     found = _jsonable(np.asarray(array.data), levels, exact)
     if not isinstance(found, dict):
         return repr(array)
@@ -1000,14 +1001,14 @@ def _masked_json(array: Any, levels: int, exact: bool) -> Any:
 
 
 def _with_mask(value: Any, array: Any) -> Any:
-    """Return an array of `_unjsonable` as the masked array or scalar that it represents."""
+    """Convert an array from `_unjsonable` to the masked array or scalar that it represents."""
     if "mask" not in value and "scalar" in value:
         return array.item() if value.get("as") == "complex" else array[()]
     if "mask" not in value:
         return array
     mask = np.asarray(_unjsonable(value["mask"]))
     if mask.dtype != np.bool_ or mask.shape not in ((), array.shape):
-        raise ValueError("the mask has another shape than the data, or is not of bools")
+        raise ValueError("the mask does not have the shape of the data, or is not boolean")
     if "scalar" in value:
         return np.ma.masked
     own = mask if mask.shape or mask else np.ma.nomask
@@ -1015,7 +1016,7 @@ def _with_mask(value: Any, array: Any) -> Any:
 
 
 def _unjsonable(value: Any) -> Any:
-    """Return the value encoded by `_jsonable`, or raise ValueError or another exception."""
+    """Decode a value encoded by `_jsonable`; raise ValueError or another exception if invalid."""
     if isinstance(value, list):
         return [_unjsonable(part) for part in value]
     if not isinstance(value, dict) or "$" not in value:
@@ -1057,7 +1058,7 @@ def _unjsonable(value: Any) -> Any:
 def _number_dtype(value: Dict[str, Any]) -> Any:
     dtype = np.dtype(value["dtype"])
     if dtype.kind not in "biuf":
-        raise ValueError(f"dtype {dtype} is not of numbers")
+        raise ValueError(f"dtype {dtype} is not numeric")
     return dtype
 
 
@@ -1075,7 +1076,7 @@ def _decode(text: str) -> Any:
 
 
 class _Gymnasium:
-    """An environment of gym or Gymnasium in the shape of a dm_env.Environment."""
+    """A gym or Gymnasium environment with the interface of dm_env.Environment."""
 
     reset_settings = ("seed", "options", "infos")
 
@@ -1119,7 +1120,7 @@ class _Gymnasium:
         return frame if is_array else _encode(frame)
 
     def configure(self, settings: Dict[str, Any]) -> None:
-        """Accept settings of a Reset, which apply to the next reset, or raise ValueError."""
+        """Accept the settings of a Reset for the next `reset`, or raise ValueError."""
         for name, value in settings.items():
             is_flag = isinstance(value, (bool, np.bool_))
             if name == "infos" and (is_flag or value == "own"):
@@ -1209,7 +1210,7 @@ class _Specs:
                 if hasattr(spec, "sample") and hasattr(spec, "contains"):
                     where = f"{method}_spec of {type(environment).__name__}"
                     raise TypeError(
-                        f"{where} returned {spec}, a space, not a spec: {_IS_GYMNASIUM}"
+                        f"{where} returned the space {spec}, not a spec: {_IS_GYMNASIUM}"
                     )
         self.reward = getattr(environment, "reward_spec", lambda: Array((), np.float64))()
         self.discount = getattr(environment, "discount_spec", lambda: _DISCOUNT)()
@@ -1242,7 +1243,7 @@ class _Specs:
         # Clients take no discount of a FIRST step.
         is_first = bool(timestep.step_type == FIRST)
         if self.discount is None and discount not in allowed and not is_first:
-            raise RuntimeError(f"the discount {discount} takes a discount_spec of its own")
+            raise RuntimeError(f"the discount {discount} requires a custom discount_spec")
         found = _flatten(self.observation, timestep.observation, "observation")
         missing_discount = int(not is_last)
         given = (
@@ -1262,11 +1263,11 @@ _local = threading.local()  # `owner`: the _Owner of this thread.
 
 
 class _Owner:
-    """A thread that owns environments: it makes all their calls, including the constructor.
+    """A thread that owns environments: it makes all calls to them, including the constructor.
 
     Browser drivers, OpenGL contexts and sqlite3 accept calls from one thread only. While an owner
-    waits for another owner or a client, it runs the calls queued for it, but never within a call
-    of an environment.
+    waits for another owner or a client, it runs the calls queued for it, but never during a
+    call to an environment.
     """
 
     def __init__(
@@ -1293,7 +1294,7 @@ class _Owner:
         return future.result()
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Queue a call for the thread and return a future, or raise Refusal if it has ended."""
+        """Queue a call and return its future, or raise Refusal if the thread has ended."""
         future, caller = concurrent.futures.Future(), getattr(_local, "owner", None)  # type: Any, Any
         if caller is not None:
             future.add_done_callback(lambda _: caller.look())
@@ -1324,7 +1325,7 @@ class _Owner:
                 future.set_result(result)
 
     def serve_until(self, is_over: Callable[[], bool], seconds: float = math.inf) -> bool:
-        """Run calls until a condition holds or the time is over, and return whether it holds."""
+        """Run calls until a condition holds or time runs out, and return whether it holds."""
         deadline = time.monotonic() + seconds
         while True:
             self.serve()
@@ -1344,7 +1345,7 @@ class _Owner:
 
 
 class _World:
-    """An environment from the factory; its owner creates it and makes all its calls."""
+    """An environment made by the factory; its owner creates it and makes all calls to it."""
 
     def __init__(
         self, owner: _Owner, factory: Callable[..., Any], settings: Dict[str, Any], creator: Any
@@ -1359,7 +1360,7 @@ class _World:
         owner.worlds += 1
 
     def _make(self, settings: Dict[str, Any]) -> Tuple[Any, _Specs]:
-        """Return an environment and its specs, or raise Refusal if it rejects the settings."""
+        """Return an environment and its specs, or raise Refusal if the settings are rejected."""
         refusal = "the environment does not take these settings: "
         try:
             arguments = _unflatten(settings)
@@ -1391,7 +1392,7 @@ class _World:
             raise
 
     def made_with(self, settings: Dict[str, Any]) -> Any:
-        """Return the environment and specs for the settings of a reset, not yet in force."""
+        """Return the environment and specs for the settings of a reset; `adopt` applies them."""
         if not settings:
             return None
         own = getattr(self.environment, "reset_settings", ())
@@ -1419,7 +1420,7 @@ class _World:
                 _close(former)
 
     def step(self, actions: Dict[int, Any], is_running: bool) -> Tuple[int, List[Any]]:
-        """Step, or begin a sequence; return the state and all values."""
+        """Take a step or begin a sequence, and return the state and all values."""
         specs = self.specs
         if self.is_interrupted:
             self.end_interruption()
@@ -1463,7 +1464,7 @@ class _World:
         self.adopt(made)
 
     def interrupt(self, settings: Dict[str, Any], session: "_Session") -> None:
-        """Reset the world; the next step of an agent in a sequence reports it."""
+        """Reset the world; an agent in a sequence learns of the reset from its next step."""
         if self.agent is session:
             self.end_interruption()
         made = self.made_with(settings)
@@ -1488,7 +1489,7 @@ class _World:
             self._end()
 
     def close(self) -> None:
-        """Close the environment, or let its agent close it on leaving if it is in use."""
+        """Close the environment, or, if it is in use, let it be closed when its agent leaves."""
         self.is_closed = True
         if self.agent is None:
             self._end()
@@ -1512,7 +1513,7 @@ _PROPERTIES = "dm_env_rpc.v1.extensions.properties.Property"
 
 
 class _Session:
-    """The answers to the requests of a stream; a failed request changes nothing."""
+    """The session of a stream, which answers its requests; a failed request changes nothing."""
 
     def __init__(self, server: "Server", peer: str, is_local: bool):
         self.is_gone = False
@@ -1555,7 +1556,7 @@ class _Session:
             return _error(INTERNAL, f"the environment failed: {_shown(error)}", details)
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait for another stream, or raise _StreamError if the client disconnects meanwhile."""
+        """Wait until `is_over`, or raise _StreamError if the client disconnects meanwhile."""
         # Not every end notifies this thread, which serves other calls in the meantime.
         while not _local.owner.serve_until(lambda: is_over() or self.is_gone, 0.02):
             pass
@@ -1625,7 +1626,7 @@ class _Session:
         try:
             parts = [field.entry(values[index]) for index, field in fields]
         except ValueError as error:
-            raise RuntimeError(f"it violates its own specs: {error}") from error
+            raise RuntimeError(f"the environment violates its own specs: {error}") from error
         self._state = state
         return b"".join((b"\x08", _varint(state), *parts))
 
@@ -1682,11 +1683,11 @@ class _Session:
 
 
 def _shown(error: BaseException) -> str:
-    """Return the name and the text of an error, even if composing the text raises."""
+    """Return the type and the message of an error, even if composing the message raises."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as failure:
-        return f"{type(error).__name__}: (its text raised {type(failure).__name__})"
+        return f"{type(error).__name__}: (its message raised {type(failure).__name__})"
 
 
 def _error(code: int, text: str, details: bytes = b"") -> bytes:
@@ -1704,7 +1705,7 @@ def _require_known(uid: int, fields: Dict[int, _Field], role: str) -> None:
 
 
 def _entries(parts: List[Any], budget: _Budget, key_tag: int) -> Iterator[Tuple[Any, Any]]:
-    """Yield the bytes of keys and tensors of the entries of a map."""
+    """Yield the encoded key and tensor of each entry of a map."""
     for part in parts:
         _take(budget, "entries")
         found = _parts((key_tag, 18), part, budget)
@@ -1805,7 +1806,7 @@ class _Violation(Exception):
 
 
 def _require(is_allowed: Any, code: int = _PROTOCOL, stream: int = 0) -> None:
-    """End a stream, or the connection, unless its behaviour is allowed."""
+    """Raise _Violation, which ends the stream or the connection, unless `is_allowed`."""
     if not is_allowed:
         raise _Violation(code, stream)
 
@@ -1912,7 +1913,7 @@ class _HeaderDecoder:
 
 
 def _header_block(headers: List[Tuple[str, str]]) -> bytes:
-    """Return encoded headers that set the size of the dynamic table to 0 and use no table."""
+    """Encode headers without using a table, and set the size of the dynamic table to 0."""
     block = b"\x20"
     for header in headers:
         block += b"\x00"
@@ -1928,7 +1929,7 @@ _NAME = re.compile(rb":?[!-9;-@\[-~]+")
 
 
 def _checked_headers(headers: List[Tuple[bytes, bytes]], stream: int) -> Dict[bytes, bytes]:
-    """Return the headers of a request or trailers by name (RFC 9113, section 8)."""
+    """Check headers or trailers, and return them by name (RFC 9113, section 8)."""
     fields: Dict[bytes, bytes] = {}
     for name, value in headers:
         wrong = not _NAME.fullmatch(name) or re.search(b"[\0\r\n]", value) or name in _FORBIDDEN
@@ -1967,7 +1968,7 @@ def _number(number: int) -> bytes:
 
 
 class _Stream:
-    """A call: its session and the messages pending an answer."""
+    """A call: its session and its unanswered messages."""
 
     def __init__(self, number: int, path: str, window: int, lock: Any):
         self.number, self.path, self.window = number, path, window
@@ -1983,10 +1984,10 @@ class _Stream:
 
 
 class _Connection:
-    """A socket of a client. `lock` is held while it is read, parsed or written.
+    """A client's connection. `lock` is held while data is read, parsed or written.
 
-    While the only stream of a connection waits, its own thread reads, which saves two thread
-    switches per step. `run` reads for several streams, and while the environment computes.
+    If a connection has only one stream, that stream's thread reads while it waits, which saves two
+    thread switches per step. `run` reads for several streams, and while the environment computes.
     """
 
     def __init__(self, server: "Server", sock: Any, peer: str, is_local: bool):
@@ -2037,7 +2038,7 @@ class _Connection:
             self.server.connections.discard(self)
 
     def _read(self) -> None:
-        """Read from the connection while no thread of a stream reads."""
+        """Read from the connection while no stream's thread does."""
         seen, pause = -1, 0.02
         with self.lock:
             while not self.is_over:
@@ -2052,7 +2053,7 @@ class _Connection:
                 seen = turn
 
     def _wait(self, stream: _Stream) -> None:
-        """Wait, with the lock, until something may have changed for a stream.
+        """Wait until something may have changed for a stream; the caller must hold the lock.
 
         Before that, run the calls queued for the thread of the stream.
         """
@@ -2076,7 +2077,7 @@ class _Connection:
                     os.write(self._bell[1], b"!")
 
     def prepare_bell(self) -> None:
-        """Create the bell that wakes a reading owner for calls of other threads."""
+        """Create the pipe that wakes a reading owner to run calls from other threads."""
         with self.lock:
             if self._bell is None and not self.is_over:
                 self._bell = os.pipe()
@@ -2090,7 +2091,7 @@ class _Connection:
             os.close(end)
 
     def _answer(self, stream: _Stream, session: _Session) -> None:
-        """Answer the messages of a stream, in a separate thread, until it ends.
+        """Answer the messages of a stream, in a separate thread, until the stream ends.
 
         The thread continues as long as it owns worlds created by this stream.
         """
@@ -2193,7 +2194,7 @@ class _Connection:
     # What is received.
 
     def _receive(self) -> None:
-        """Wait for the client, without the lock, and receive from it."""
+        """Release the lock, wait for the client, take the lock again, and receive data."""
         is_full = len(self._outbound) > 4 * MAX_UNSENT  # Backpressure for clients that do not read.
         try:
             if is_full or self.server.tls is None or not self.sock.pending():
@@ -2271,7 +2272,7 @@ class _Connection:
     def _is_wanted(self, size: int, kind: int, flags: int, number: int) -> bool:
         """Check the header of a frame, and return False if its content is to be skipped."""
         if not self._is_greeted and (kind != _SETTINGS or flags & _ACK or number or size % 6):
-            raise OSError("the client does not begin with SETTINGS")
+            raise OSError("the client did not begin with SETTINGS")
         _require(not self._block_of or kind == _CONTINUATION)
         if kind != _DATA:
             is_small = size < (1 << 16) - 1024 or kind > _CONTINUATION
@@ -2408,7 +2409,7 @@ class _Connection:
             self._open(number, self._decoder.decode(self._block), self._block_ends)
 
     def _open(self, number: int, headers: List[Tuple[bytes, bytes]], has_ended: bool) -> None:
-        """Open a stream, or end it if these are trailers."""
+        """Open a stream, or take the end of the client's messages if `headers` are trailers."""
         stream = self.streams.get(number)
         if stream is not None:
             _require(not stream.has_ended, _CLOSED, number)
@@ -2503,7 +2504,7 @@ class _Connection:
             self._forget(self.streams[number], is_gone=True)
 
     def _forget(self, stream: _Stream, is_gone: bool = False) -> None:
-        """Stop serving a stream, whose client may be gone; its thread ends."""
+        """Stop serving a stream and let its thread end; `is_gone`: whether the client is gone."""
         stream.is_over, stream.has_ended = True, stream.has_ended or is_gone
         stream.partial = bytearray()
         if not stream.has_ended:
@@ -2538,7 +2539,7 @@ class _Connection:
         self._flush()
 
     def _linger(self) -> None:
-        """Linger, so that the client reads the reason of the end before a TCP reset discards it."""
+        """Linger, so that the client reads the reason for the end before a TCP reset."""
         self.sock.settimeout(1.0)
         deadline = time.monotonic() + 5.0
         self.sock.sendall(bytes(self._outbound))
@@ -2558,7 +2559,7 @@ class _Connection:
 
 
 class Server:
-    """A running server of environments; `serve` is another name for its constructor.
+    """A running environment server; `serve` is another name for its constructor.
 
     Args:
       factory: makes an environment from the settings of a client.
@@ -2595,14 +2596,14 @@ class Server:
         thread: Optional[str] = None,
     ):
         if thread not in (None, "main"):
-            raise ValueError(f"no thread {thread!r}; there is 'main', or None")
+            raise ValueError(f"invalid thread {thread!r}; expected 'main' or None")
         self._main = _Owner() if thread else None
         given: Any = factory
         if not callable(given):
             text = "expected what makes an environment, such as its class, got "
             raise TypeError(text + _described(given))
         if token is not None and not re.match(r"[!-~]+\Z", token):
-            raise ValueError("a token is text of printable ASCII characters without spaces")
+            raise ValueError("a token must consist of printable ASCII characters without spaces")
         self.tls, self.token, self.max_streams = None, token, max_streams
         if cert is not None:
             self.tls = ssl.SSLContext(getattr(ssl, "PROTOCOL_TLS_SERVER", ssl.PROTOCOL_TLS))
@@ -2653,7 +2654,7 @@ class Server:
         return self.worlds[name]
 
     def hold(self, world: Optional[_World], settings: Dict[str, Any]) -> int:
-        """Charge for the memory of settings that create or reset a world."""
+        """Count the memory of settings that create or reset a world towards the limit."""
         size = 0
         for name, value in {**(world.settings if world else {}), **settings}.items():
             elements = value.flat if getattr(value, "dtype", int) is np.dtype(object) else ()
@@ -2814,7 +2815,7 @@ def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
     host, _, port = address.rpartition(":")
     if not _ADDRESS.match(address) or (address[:5] != "unix:" and int(port) > 65535):
         form = "'localhost:50051', 'localhost:0' for a free port or 'unix:/tmp/socket'"
-        raise ValueError(f"an address to listen at looks like {form}, got {address!r}")
+        raise ValueError(f"an address to listen on looks like {form}, got {address!r}")
     if address.startswith("unix:"):
         where: Any = address[5:]
         if _is_stale(where):

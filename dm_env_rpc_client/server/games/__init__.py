@@ -1,3 +1,3 @@
-"""The example environments that the package ships, for tutorials and tests."""
+"""Example environments for tutorials and tests, included in the package."""
 
 # `catch.py` is a dm_env.Environment for one agent, `race.py` a `Game` for several.

@@ -63,11 +63,11 @@ class Catch(dm_env.Environment):
         return dm_env.transition(0.0, self._observation())
 
     def action_spec(self) -> dict[str, specs.Array]:
-        """Return the spec of the action, which the class describes."""
+        """Return the spec of the action; see the class docstring."""
         return {"paddle": specs.DiscreteArray(3, np.int32, "paddle")}
 
     def observation_spec(self) -> dict[str, specs.Array]:
-        """Return the specs of the observations, which the class describes."""
+        """Return the specs of the observations; see the class docstring."""
         shape = (self._rows, self._columns)
         return {"board": specs.BoundedArray(shape, np.float32, 0.0, 1.0, "board")}
 

@@ -54,7 +54,7 @@ class Race(Game):
         """Assign a lane to a player."""
         unknown = set(settings) - {"lane"}
         if unknown:
-            raise ValueError(f"unknown join setting {min(unknown)!r}; settings: lane")
+            raise ValueError(f"unknown join setting {min(unknown)!r}; valid settings: lane")
         free = sorted(set(range(self._players)) - self._runners)
         lane = settings.get("lane", free[0] if free else None)
         if lane not in free:
@@ -69,11 +69,11 @@ class Race(Game):
         self._positions[lane] = -1
 
     def action_spec(self, player: Hashable) -> dict[str, specs.Array]:
-        """Return the spec of a player's action, which the class describes."""
+        """Return the spec of a player's action; see the class docstring."""
         return {"move": specs.DiscreteArray(2, np.int32, "move")}
 
     def observation_spec(self, player: Hashable) -> dict[str, specs.Array]:
-        """Return the specs of a player's observations, which the class describes."""
+        """Return the specs of a player's observations; see the class docstring."""
         bounded = specs.BoundedArray((self._players,), np.int32, -1, self._length, "positions")
         return {
             "lane": specs.DiscreteArray(self._players, np.int32, "lane"),
@@ -82,12 +82,12 @@ class Race(Game):
         }
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Set `length` to at most its initial value, as a larger value would change the specs."""
+        """Set `length`, up to its initial value, because a larger value would change the specs."""
         length = settings.get("length", self._length)
         if set(settings) - {"length"} or not 1 <= length <= self._longest:
             raise ValueError(
-                f"the only setting of an existing race is length, from 1 to "
-                f"{self._longest}, got {dict(settings)}"
+                f"the only setting that an existing race accepts is length, from 1 to "
+                f"{self._longest}; got {dict(settings)}"
             )
         self._length = int(length)
 

@@ -1,9 +1,9 @@
 """Worlds in child processes: `serve(..., processes=N)`.
 
 The server's own process listens, admits clients and keeps the only registry of worlds. Each world
-is in one of N workers. A pipe connects each stream of a client to the worker whose world it has
-joined. The server's own process forwards the bytes of requests and answers unchanged. A batch is in
-the server's own process, and its rows are spread over the workers.
+runs in one of N worker processes. A pipe connects each client stream to the worker whose world the
+stream has joined. The server's own process forwards the bytes of requests and answers unchanged. A
+batch is hosted by the server's own process, and its rows are spread over the workers.
 """
 
 # Read `worker_pool.py` first: the workers as the server's own process sees them, each a

@@ -1,8 +1,8 @@
 """Requests from workers to the server's own process, which answers them for all workers.
 
-Some requests concern the properties of the server. Each property thus has one value for all
-clients, and its getter and setter need not be pickled. Other requests concern the names and limits
-of the worlds of all workers.
+Some requests concern the properties of the server. Because only the server's own process answers
+them, each property has one value for all clients, and its getter and setter need not be pickled.
+Other requests concern the names and limits of the worlds of all workers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AskedProperties(Properties):
 
 
 class AskedShare(Share):
-    """This worker's share and the names of its worlds, managed by the server's own process.
+    """This worker's share of the limits and its world names, managed by the server's own process.
 
     Args:
       pipe: the pipe to that process.

@@ -16,7 +16,7 @@ def send_message(pipe: MessagePipe, *message: Any, descriptor: int | None = None
 
 
 def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
-    """Wait for a message and its descriptor, if any, which the caller must then close.
+    """Wait for a message and its descriptor, if any; the caller must close the descriptor.
 
     Raises:
       EOFError: the other end is closed.
@@ -27,7 +27,7 @@ def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
 
 
 class _RaisedInWorkerError(Exception):
-    """The cause of an exception from a worker, with the worker's traceback as its text."""
+    """The cause of an exception from a worker; its message is the worker's traceback."""
 
 
 class PackedError(NamedTuple):
@@ -50,7 +50,7 @@ class PackedError(NamedTuple):
         return cls(pickled, shown, where)
 
     def unpacked(self) -> BaseException:
-        """Return the exception, or one with the same text if its class cannot be imported here."""
+        """Return the exception, or one with the same message if its class cannot be imported."""
         # Unpickling imports the class, which may exist only in the worker.
         try:
             error: BaseException = pickle.loads(self.pickled)

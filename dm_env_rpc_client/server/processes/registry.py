@@ -9,12 +9,12 @@ from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
 
 _MOST_LOST = 1024
-"""Maximum number of remembered names of worlds that were lost with their workers. The oldest names
-are dropped."""
+"""Maximum number of remembered worlds that were lost with their workers. Only their names are
+kept, and the oldest ones are dropped."""
 
 
 class WorkerShare(Share):
-    """The part of the server's limits that the worlds of one worker use.
+    """The share of the server's limits that the worlds of one worker use.
 
     Args:
       registry: the registry of the server.
@@ -29,7 +29,7 @@ class WorkerShare(Share):
         self._registry = registry
 
     def own(self, name: str) -> int:
-        """Return how much of one limit the worlds of this worker use."""
+        """Return how much of a limit the worlds of this worker use."""
         return self._taken[name]
 
     def total(self, name: str) -> int:
@@ -82,12 +82,12 @@ class Registry:
             return chosen
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Record that, after a worker was chosen for a world, the world was not created."""
+        """Record that a world was not created in the worker chosen for it."""
         with self._lock:
             share.placed -= 1
 
     def named(self, share: WorkerShare) -> str:
-        """Return a name for a new world of a worker."""
+        """Return a name for a new world in a worker."""
         with self._lock:
             # Numbers are never reused: a client of a lost world must not reach another one by its
             # name.
@@ -118,12 +118,12 @@ class Registry:
         return name in self._lost
 
     def total(self, name: str) -> int:
-        """Return how much of one limit the worlds of all workers use together."""
+        """Return how much of a limit the worlds of all workers use together."""
         with self._lock:
             return sum(share.own(name) for share in self._shares)
 
     def lose(self, share: WorkerShare) -> None:
-        """Forget a worker that has ended and its worlds. A second call does nothing."""
+        """Forget an ended worker and all of its worlds. A second call does nothing."""
         with self._lock:
             if share not in self._shares:
                 return

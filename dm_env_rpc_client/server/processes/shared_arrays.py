@@ -1,4 +1,4 @@
-"""Arrays in unnamed memory that two processes share and that is freed when both have ended."""
+"""Arrays in unnamed memory that is shared by two processes and freed when both have ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 
 
 class SharedArrays:
-    """Arrays shared with the process at the other end of a pipe, except arrays of objects.
+    """Arrays shared by two processes connected by a pipe; arrays of objects are not shared.
 
     Args:
       forms: the forms of the arrays, the same at both ends.
@@ -50,7 +50,7 @@ class SharedArrays:
 
     @contextlib.contextmanager
     def handed_over(self) -> Iterator[int]:
-        """Return a context that provides the descriptor for the other process, then closes it."""
+        """Provide the descriptor for the other process, and close it at the end of the context."""
         try:
             yield self._descriptor
         finally:

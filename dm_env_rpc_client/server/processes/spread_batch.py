@@ -1,7 +1,7 @@
-"""Batches that are in the server's own process, with rows spread over the workers.
+"""Batches hosted by the server's own process, with rows spread over the workers.
 
-Each worker has a contiguous part of the rows, and all workers step their rows at the same time.
-When a worker ends, its rows fail once and are recreated in the worker that replaces it.
+Each worker hosts a contiguous range of rows, and all workers step their rows at the same time.
+When a worker ends, each of its rows fails once and is then recreated in the replacement worker.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RowPlaces(Protocol):
     """The interface to the workers that host the rows of a batch."""
 
     def spread(self, most: int) -> list[int]:
-        """Choose workers for the rows of a batch, count the rows, and return the workers' numbers.
+        """Choose workers for the rows of a batch, update their counts, and return their numbers.
 
         Waits until there is a worker.
 
@@ -58,10 +58,10 @@ class RowPlaces(Protocol):
         """
 
     def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
-        """Return a pipe to a worker and the worker's share, or raise OSError if it has ended."""
+        """Return a pipe to a worker and its share, or raise OSError if the worker has ended."""
 
     def wait_replaced(self, number: int, share: WorkerShare) -> None:
-        """Wait until an ended worker is replaced, and count the rows in the replacement.
+        """Wait for the replacement of an ended worker, and add the rows to its count.
 
         Args:
           number: the number of the worker.
@@ -72,7 +72,7 @@ class RowPlaces(Protocol):
         """
 
     def gone(self, share: WorkerShare) -> None:
-        """Record that rows counted for a worker are closed."""
+        """Record that rows have been closed, and remove them from the worker's count."""
 
     def lost(self, share: WorkerShare) -> None:
         """Record that a worker has ended."""
@@ -124,7 +124,7 @@ class _Part:
         self.is_lost = False
 
     def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
-        """Send a request for a method of the worker's `_Rows` without waiting for the answer."""
+        """Ask the worker to call a method of its `_Rows`, without waiting for the answer."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Return a request's result or raise its error, or _LostError if the worker has ended."""
+        """Return a request's result, or raise its error or, if the worker ended, _LostError."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -145,7 +145,7 @@ class _Part:
                     raise error.unpacked()
                 return answer
         raise _LostError(
-            f"the process with rows {self.rows.start} to {self.rows.stop - 1} of the batch has "
+            f"the process hosting rows {self.rows.start} to {self.rows.stop - 1} of the batch has "
             "ended; the next request recreates these rows"
         )
 
@@ -183,7 +183,7 @@ class _Part:
 
 
 class SpreadBatch(AnyBatch):
-    """A batch whose rows are in the workers and whose methods are all called from one thread.
+    """A batch whose rows are hosted by workers and whose methods are all called from one thread.
 
     Args:
       places: the workers.
@@ -220,8 +220,8 @@ class SpreadBatch(AnyBatch):
             if isinstance(error, _LostError):
                 raise StreamStatusError(
                     "UNAVAILABLE",
-                    "a process with rows of the batch has ended; it is unknown whether the request "
-                    "took effect",
+                    "a process hosting rows of the batch has ended; it is unknown whether the "
+                    "request took effect",
                 ) from error
             raise
 
@@ -243,7 +243,7 @@ class SpreadBatch(AnyBatch):
         return self._name, asked.part(part.rows.start, part.rows.stop)
 
     def _adopt(self, made: MadeRows, is_new: bool = True) -> None:
-        """Adopt the state of newly created rows, and allocate new arrays for new specs."""
+        """Adopt the state of newly created rows; if `is_new`, allocate arrays for their specs."""
         self._default_actions = made.default_actions
         if is_new:
             self._rows = Rows(made.kind, self.num_envs)
@@ -285,7 +285,7 @@ class SpreadBatch(AnyBatch):
         self._adopt(after.made, after.is_new)
 
     def _after(self, prepared: Sequence[Any]) -> PreparedRows:
-        """Return the state of all rows with the prepared settings.
+        """Return the state that all rows will have with the prepared settings.
 
         Args:
           prepared: the state of the rows of each worker, or its error.
@@ -346,7 +346,7 @@ class SpreadBatch(AnyBatch):
         return self._gathered(dm_env.StepType.MID, "step")
 
     def _gathered(self, kind: dm_env.StepType, request: str) -> dm_env.TimeStep:
-        """Wait until all rows have acted, and return their TimeStep."""
+        """Wait until all rows have been reset or stepped, and return their TimeStep."""
         rows, failures = self._rows, dict[int, Exception | str]()
         fatal: BaseException | None = None
         for part in self._parts:
@@ -412,7 +412,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Send a request to all workers, and return their results, or errors in their place."""
+        """Send a request to all workers, and return the result or the error of each."""
         # All are sent before any answer is awaited, so that the workers run at the same time.
         for number, part in enumerate(self._parts):
             part.begin(method, *(each[number] for each in arguments))
@@ -425,7 +425,7 @@ class SpreadBatch(AnyBatch):
         return outcomes
 
     def _mend(self) -> None:
-        """Recreate the rows that were lost with their workers.
+        """Recreate the rows of workers that have ended.
 
         Raises:
           StreamStatusError: they cannot be recreated, and the world has ended.
@@ -445,7 +445,7 @@ class SpreadBatch(AnyBatch):
                 self._report(raised, "rows of a batch could not be recreated")
         raise StreamStatusError(
             "UNAVAILABLE",
-            "a process with rows of this stream's world has ended, and its rows could not be "
+            "a process hosting rows of this stream's world has ended, and its rows could not be "
             "recreated; connect again and create another world",
         ) from error
 
@@ -478,7 +478,7 @@ class _RowElsewhere(StandIn):
 
 
 def _check_kind(own: RowKind, part: _Part, expected: RowKind, has_settings: bool) -> None:
-    """Raise an error if a worker's rows differ from the expected kind; see `check_specs`."""
+    """Raise an error if a worker's rows are not of the expected kind; see `check_specs`."""
     check_specs(own.specs, part.rows.start, expected.specs, has_settings)
     if own.form != expected.form:
         raise other_form(part.rows.start)

@@ -1,9 +1,9 @@
-"""The server's end of a client's stream, which forwards requests without unpacking values.
+"""The server's end of a client stream, which forwards requests without unpacking their values.
 
 A world is created in the worker with the fewest worlds, and all requests about the world go to
-that worker. A joined stream also sends its other requests to the worker of its world. A stream
-that has not joined a world sends them to a worker to which it is already connected. A batch whose
-rows are spread over the workers is in the server's own process.
+that worker. A stream that has joined a world also sends its other requests to that world's worker.
+Until it joins one, it sends them to a worker to which it is already connected. The server's own
+process hosts the batches whose rows are spread over the workers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REQUEST = dm_env_rpc_pb2.EnvironmentRequest
 
 
 def _tag(field: str) -> bytes:
-    """Return the first byte of a message that contains only this payload."""
+    """Return the first byte of a message whose only payload is `field`."""
     return bytes([_REQUEST.DESCRIPTOR.fields_by_name[field].number << 3 | 2])
 
 
@@ -52,7 +52,7 @@ status that ends the stream."""
 
 
 class WorkerGoneError(Exception):
-    """Raised when the worker for a request has ended.
+    """Raised when the worker that should answer a request has ended.
 
     Args:
       may_have_begun: whether it may have begun to execute the request.
@@ -108,10 +108,10 @@ class Link:
         return bytes(memoryview(answer)[1:])
 
     def paced(self, is_slow: bool) -> None:
-        """Do nothing, whether answers are slow or quick; see `ServerStream.paced`."""
+        """Ignore `is_slow`; see `ServerStream.paced`."""
 
     def abandon(self) -> None:
-        """Shut down the pipe, so that the worker ends its side and `answer` fails."""
+        """Shut down the pipe, so that the worker ends the stream and `answer` fails."""
         self._is_abandoned = True
         self._pipe.shut_down()
 
@@ -156,10 +156,10 @@ class LinkHere(Link):
 
 
 class Places(Protocol):
-    """The interface to the workers that host worlds, and the connections to them."""
+    """The interface for finding the workers that host worlds and for connecting to them."""
 
     def place(self, is_gone: Callable[[], bool]) -> WorkerShare:
-        """Choose the worker for a new world, count the world there, and return the worker's share.
+        """Choose a worker for a new world, add the world to its count, and return its share.
 
         Waits until there is a worker.
 
@@ -171,16 +171,16 @@ class Places(Protocol):
         """
 
     def was_not_created(self, share: WorkerShare) -> None:
-        """Record that, after a worker was chosen for a world, the world was not created."""
+        """Record that a world was not created in the worker chosen for it."""
 
     def here_for(self, request: dm_env_rpc_pb2.CreateWorldRequest) -> WorkerShare | None:
-        """Return this process's share if the world is a batch to be spread over the workers."""
+        """Return this process's share if the new world is a batch to spread over the workers."""
 
     def is_here(self, share: WorkerShare) -> bool:
         """Return whether a share belongs to this process rather than to a worker."""
 
     def of(self, name: str) -> WorkerShare | None:
-        """Return the share of the process that has a world, or None if there is no such world."""
+        """Return the share of the process that hosts a world, or None if no process does."""
 
     def connect(self, share: WorkerShare, peer: Peer) -> Link:
         """Return a new connection to a worker.
@@ -229,8 +229,8 @@ class PassedStream(ServerStream):
         except WorkerGoneError as error:
             raise StreamStatusError(
                 "UNAVAILABLE",
-                "the process of this stream's world has ended together with its worlds; "
-                "connect again and create another world",
+                "the process hosting this stream's world has ended, and all of its worlds are "
+                "lost; connect again and create another world",
             ) from error
 
     def paced(self, is_slow: bool) -> None:
@@ -248,7 +248,7 @@ class PassedStream(ServerStream):
         self._ended()
 
     def _pass(self, message: bytes) -> bytes:
-        """Pass a request to the right worker, or raise WorkerGoneError as `Link.answer` does."""
+        """Pass a request on and return its answer; raise WorkerGoneError as `Link.answer` does."""
         request = self._parsed(message)
         field = request.WhichOneof("payload") or ""
         if field not in _OF_THE_JOINED or _asks_for_waiting(request):
@@ -275,8 +275,8 @@ class PassedStream(ServerStream):
                 if error.may_have_begun:
                     raise StreamStatusError(
                         "UNAVAILABLE",
-                        "the process answering the request has ended together with its worlds; "
-                        "it is unknown whether the request took effect",
+                        "the process answering the request has ended, and all of its worlds are "
+                        "lost; it is unknown whether the request took effect",
                     ) from error
             finally:
                 # No world is in the worker after an error or a lost worker, so the count goes down.
@@ -312,7 +312,7 @@ class PassedStream(ServerStream):
         return share
 
     def _parsed(self, message: bytes) -> dm_env_rpc_pb2.EnvironmentRequest:
-        """Return a parsed request, or an empty one if parsing fails; the session reports it."""
+        """Return a parsed request, or an empty one if parsing fails (the session reports that)."""
         try:
             return bounded_parsing.parse(_REQUEST, message, Budget(self._limits), "the request")
         except (SpecError, *DECODE_ERRORS):

@@ -33,22 +33,24 @@ _LOGGERS = ("", *(f"dm_env_rpc_client{name}" for name in ("", ".server", ".serve
 
 ADVICE = (
     "pass something that another process can import: a function or a class of a module, "
-    "functools.partial of one, or a text such as 'my_module:make'"
+    "functools.partial of one, or a string such as 'my_module:make'"
 )
 
 LOOK_SECONDS = 0.25
 """Interval, in seconds, between checks of a worker process."""
 
 _BEHIND_SECONDS = 1.0
-"""Time limit, in seconds, for a worker to accept a stream. After that, the next streams go to
-other workers."""
+"""Time limit, in seconds, for a worker to accept a stream. After that, new streams go to other
+workers."""
 
 _END_SECONDS = 5.0
 """Time limit, in seconds, for a worker to exit after it has closed its pipe."""
 
 
 class WorkerProcess:
-    """A worker process, started on creation. Only its supervising thread waits for its end.
+    """A worker process, which starts when this object is created.
+
+    Only its supervising thread waits for it to end.
 
     Args:
       options: pickled ServeOptions.
@@ -182,7 +184,7 @@ class WorkerProcess:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the worker has left no world open."""
+        """Whether the worker has closed all of its worlds, or never had any."""
         return self.has_closed or not self.is_ready
 
     @property
@@ -202,8 +204,8 @@ class WorkerProcess:
             return
         if not self.failure:
             raise ChildProcessError(
-                f"a worker process {self.ended} while it started; its output has the reason. A "
-                "script that serves needs `if __name__ == '__main__':` around its code"
+                f"a worker process {self.ended} while starting; see its output for the reason. A "
+                "script that calls `serve` needs `if __name__ == '__main__':` around its code"
             )
         raise SpecError(
             f"a worker process cannot load its environment: {self.failure}; {ADVICE}. Code "
@@ -211,7 +213,7 @@ class WorkerProcess:
         )
 
     def look_stopped(self) -> float:
-        """Return for how many seconds a signal has stopped the process, or 0 if it is running.
+        """Return how many seconds a signal has kept the process stopped, or 0 if it is running.
 
         Counts the checks instead of reading the clock: all processes may have been stopped
         together.
@@ -242,7 +244,7 @@ class WorkerProcess:
             self._process.kill()
 
     def reap(self) -> None:
-        """Wait until the process has ended, kill it if necessary, and record its end."""
+        """Wait for the process to end, kill it if necessary, and record how it ended."""
         ended = children.how_it_ended(self._process.wait(_END_SECONDS))
         if self._killed_because:
             ended = f"{self._killed_because} and was killed"

@@ -1,7 +1,7 @@
 """The program of a worker process, which hosts worlds and the sessions of their streams.
 
-The main thread executes commands of the server's own process, such as those to accept the pipe of
-a stream or to stop. Log records and exceptions of environments are sent to the server's own
+The main thread executes commands from the server's own process: for example, to accept a stream's
+pipe or to stop. Log records, and exceptions raised by environments, are sent to the server's own
 process.
 """
 
@@ -140,7 +140,7 @@ class Worker:
 
 
 class _SentErrors(ErrorLog):
-    """An error log that sends exceptions to the server's own process to be stored and logged."""
+    """A log that sends exceptions to the server's own process, which stores and logs them."""
 
     def __init__(self, control: MessagePipe):
         super().__init__()

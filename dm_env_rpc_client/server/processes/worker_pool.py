@@ -1,4 +1,4 @@
-"""All workers as seen by the server's own process: their start, streams, replacement and end.
+"""All workers, which the server's own process starts, connects to streams, replaces and ends.
 
 For each worker, one thread receives messages from the worker, kills it if necessary, and replaces
 it when it has ended. No other thread waits for or reaps a worker process.
@@ -59,17 +59,17 @@ from dm_env_rpc_client.transports.server_streams import (
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 _STOPPED_SECONDS = 10.0
-"""Time, in seconds, after which a worker stopped by SIGSTOP is killed. A worker that is busy
-computing is never killed for that."""
+"""Time, in seconds, after which a worker stopped by SIGSTOP is killed. A worker is never killed
+merely for being busy computing."""
 
 _STOP_SECONDS = 10.0
 """Time limit, in seconds, for a worker to end after the grace period."""
 
 _END_SECONDS = 10.0
-"""Time limit, in seconds, for supervising threads to notice the end of their workers."""
+"""Time limit, in seconds, for supervising threads to notice that their workers have ended."""
 
 _MAX_DELAY_SECONDS = 5.0
-"""Longest pause, in seconds, between attempts to start a worker that ends during its start."""
+"""Longest pause, in seconds, between attempts to start a worker that ends while starting."""
 
 _WAIT_SECONDS = 0.02
 
@@ -176,11 +176,11 @@ class Workers(Places, RowPlaces):
         return self._activity.stats(total("worlds"), total("agents"), errors, self._counted)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the workers have stopped, and return whether they have."""
+        """Wait until the workers stop or `timeout` expires; return whether they have stopped."""
         return self._stopped.wait(timeout)
 
     def stop(self, grace: float) -> bool:
-        """End all workers, wait until they have ended, and return as `Server.stop` does."""
+        """End all workers, wait until they have ended, and return what `Server.stop` returns."""
         if os.getpid() != self._pid:
             return True  # A forked child has no workers.
         self._begin_to_stop(grace)
@@ -197,7 +197,7 @@ class Workers(Places, RowPlaces):
         return are_closed and all(worker.is_clean for worker in self._workers.values())
 
     def abort(self) -> None:
-        """End all workers without waiting."""
+        """End all workers without waiting for them."""
         if os.getpid() != self._pid:
             return
         self._begin_to_stop(0.0)
@@ -210,7 +210,7 @@ class Workers(Places, RowPlaces):
         self._stopped.set()
 
     def abort_and_wait(self) -> None:
-        """End all workers, and wait for them, when the interpreter exits."""
+        """When the interpreter exits, end all workers and wait for them."""
         if os.getpid() == self._pid:
             self.abort()
             self._join(time.monotonic() + _END_SECONDS)
@@ -313,7 +313,7 @@ class Workers(Places, RowPlaces):
                 # reason.
                 if worker.ended and not worker.is_ready:
                     raise ChildProcessError(
-                        f"the replacement worker process {worker.ended} while it started"
+                        f"the replacement worker process {worker.ended} while starting"
                     )
             if self._stopping.wait(_WAIT_SECONDS):
                 raise ChildProcessError("the server was stopped")
@@ -322,7 +322,7 @@ class Workers(Places, RowPlaces):
         self._registry.was_not_created(share)
 
     def _hear_all(self) -> None:
-        """Process the pending messages of all workers. Errors are sent before the answers."""
+        """Process the pending messages of all workers. Workers send errors before answers."""
         for worker in list(self._workers.values()):
             with contextlib.suppress(EOFError, OSError):
                 worker.receive(self._take)

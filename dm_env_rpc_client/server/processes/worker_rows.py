@@ -1,8 +1,8 @@
 """The rows of batches in a worker; the batches themselves are in the server's own process.
 
-Each worker has some of the rows of a batch, and a pipe for commands about these rows. Numbers are
-exchanged in shared memory: actions are written to it before the message that requests a step, and
-results before the answer to that message.
+Each worker hosts some of the rows of a batch, and receives commands for them over a pipe. Numbers
+are exchanged through shared memory. Actions are written to it before the message that requests a
+step is sent, and results before that message is answered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger("dm_env_rpc_client.server")
 
 
 class MadeRows(NamedTuple):
-    """What the server's own process needs to know about rows.
+    """What the server's own process needs to know about a worker's rows.
 
     Attributes:
       kind: the specification of each row.
@@ -66,7 +66,7 @@ class PreparedRows(NamedTuple):
 
 
 class RowsAnswer(NamedTuple):
-    """The results of rows other than the numeric arrays.
+    """The results of rows, except for the numeric arrays.
 
     Attributes:
       errors: the texts of the exceptions of rows, by row.
@@ -180,7 +180,7 @@ def action_forms(action_spec: Any) -> list[Form]:
 
 
 class _Rows:
-    """The rows of one batch in a worker. The public methods serve requests from the other end."""
+    """The rows of one batch in a worker. The server's own process calls the public methods."""
 
     def __init__(self, host: Host):
         self._host = host
@@ -266,7 +266,7 @@ class _Rows:
         return RowsAnswer(errors, infos, objects)
 
     def prepare(self, of_rows: Mapping[int, Settings]) -> PreparedRows:
-        """Prepare settings in the rows. A call of `keep` or `undo` must follow."""
+        """Prepare the rows for new settings. The caller must then call `keep` or `undo`."""
         prepared = self._prepared = self._made.prepare(of_rows)
         is_new = prepared.rows is not self._made.rows
         made = MadeRows(prepared.rows.kind, prepared.default_actions)
@@ -302,7 +302,7 @@ class _Rows:
 
 
 def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickle the infos of rows, and turn a pickling failure into an error of the row concerned."""
+    """Pickle the infos of rows; for one that cannot be pickled, record an error of its row."""
     try:
         return _dumps(taken)
     except Exception:
@@ -325,8 +325,8 @@ _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
     {MappingProxyType: lambda mapping: (_unchangeable, (dict(mapping),))},
     copyreg.dispatch_table,
 )
-"""Reducers for pickle, including one for the read-only mappings that replace all mappings in infos
-except dicts."""
+"""Reducers for pickle, including one for the read-only mappings that replace, in infos, all
+mappings other than dicts."""
 
 
 def _picklable(value: Any) -> bytes:

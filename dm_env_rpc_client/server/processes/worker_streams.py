@@ -1,7 +1,7 @@
-"""A worker's side of streams, which answers requests forwarded by the server's own process.
+"""The worker's side of a stream, which answers requests forwarded by the server's own process.
 
-Each stream has its own pipe to the server's own process. When one side of a stream ends, the other
-side ends, too.
+Each stream has its own pipe to the server's own process. When one side of a stream ends, so does
+the other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WorkerStreams:
             self._close(pipe)
 
     def stop(self, deadline: float) -> None:
-        """Wait until all streams have ended, and end the remaining ones at a deadline.
+        """Wait until all streams have ended; at the deadline, end those that are left.
 
         Args:
           deadline: in seconds of the monotonic clock.
@@ -96,7 +96,7 @@ class WorkerStreams:
 
 
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Notify a stream of its client's disconnection, as the stream might be waiting for others."""
+    """Tell a stream when its client disconnects, because it might be waiting for other agents."""
     poll = select.poll()
     # Not POLLIN: requests that arrive are for the other thread.
     poll.register(pipe, select.POLLRDHUP)
@@ -121,7 +121,7 @@ def _answer_all(pipe: MessagePipe, stream: ServerStream) -> None:
 
 
 def _answer_at_owner(pipe: MessagePipe, stream: ServerStream) -> bytes | None:
-    """Let the owner of the stream's world answer steps without another thread in between.
+    """Let the owner of the stream's world answer steps directly, without another thread.
 
     Returns:
       A request for this thread; None if the owner answers none, or no more.

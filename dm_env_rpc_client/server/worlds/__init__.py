@@ -1,6 +1,6 @@
-"""Worlds hosted by a server, for one agent or several, and their registry.
+"""Worlds hosted by a server, for one or several agents, and their registry.
 
-A world calls environments and games with values by name, and does not depend on streams.
+A world passes values by name to environments and games, and does not depend on streams.
 """
 
 # Read `world.py` first: the interface. `environment_world.py` is one for a dm_env.Environment,

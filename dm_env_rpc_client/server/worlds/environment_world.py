@@ -37,7 +37,7 @@ _MID = dm_env.StepType.MID
 
 
 class TakesSettings(Protocol):
-    """An environment that handles some settings of its agent's Reset itself.
+    """An environment that itself applies some of the settings in its agent's Reset.
 
     Attributes:
       reset_settings: the names of these settings. All others go to the factory. None for all; then
@@ -47,7 +47,7 @@ class TakesSettings(Protocol):
     reset_settings: Collection[str] | None
 
     def configure(self, settings: Mapping[str, Any]) -> Callable[[], object] | None:
-        """Apply settings from the next sequence on. The settings may change the specs.
+        """Apply settings, effective from the next sequence. The settings may change the specs.
 
         Args:
           settings: some of `reset_settings`; names with periods are nested dictionaries.
@@ -62,12 +62,12 @@ class TakesSettings(Protocol):
 
 
 def takes_settings(environment: Any) -> TypeGuard[TakesSettings]:
-    """Return whether an environment, or the one that it wraps, handles settings of a Reset."""
+    """Return whether an environment, or the one that it wraps, applies settings from a Reset."""
     return hasattr(environment, "reset_settings") and hasattr(environment, "configure")
 
 
 class _Made(NamedTuple):
-    """An environment with its flat specs and the settings with which it was created."""
+    """An environment, its flat specs, and the settings with which it was created."""
 
     environment: dm_env.Environment
     flat_specs: FlatSpecs
@@ -75,7 +75,7 @@ class _Made(NamedTuple):
 
 
 class _Interruption(NamedTuple):
-    """A ResetWorld that the agent's next step must report.
+    """A ResetWorld that is reported to the agent in its next step.
 
     Attributes:
       settings: the settings of the ResetWorld.
@@ -87,19 +87,20 @@ class _Interruption(NamedTuple):
 
 
 class _Closed(dm_env.Environment):
-    """A stand-in for an environment closed to make way for one that could not be created."""
+    """A placeholder for a closed environment whose replacement could not be created."""
 
     def reset(self) -> dm_env.TimeStep:
         raise RequestError.not_now(
-            "the environment was closed to apply new settings, but neither the new nor the former "
-            "settings could create another one; destroy this world and create a new one"
+            "the environment was closed to apply new settings, but no environment could be "
+            "created with either the new or the former settings; destroy this world and create a "
+            "new one"
         )
 
     step = action_spec = observation_spec = reset
 
 
 class EnvironmentWorld(OwnedWorld):
-    """A world that hosts the environment that a factory creates from the settings.
+    """A world that hosts an environment created by a factory from the world's settings.
 
     The settings of a reset override those of the creation, and the factory makes a new
     environment with them, except settings that the environment takes itself (`TakesSettings`).
@@ -152,13 +153,14 @@ class EnvironmentWorld(OwnedWorld):
     def join(self, settings: Mapping[str, Any]) -> Agent:
         if settings:
             raise RequestError.invalid(
-                f"unknown join settings {', '.join(map(repr, settings))}: this environment takes "
-                "settings when its world is created, not when it is joined"
+                f"unknown join settings {', '.join(map(repr, settings))}: this environment "
+                "accepts settings when its world is created, not when it is joined"
             )
         # dm_env has one agent; a second one would step the same environment.
         if self._agent is not None:
             raise RequestError.not_now(
-                "the world already has an agent and takes only one at a time; create another world"
+                "the world already has an agent and accepts only one at a time; create another "
+                "world"
             )
         self._agent = _EnvironmentAgent(self)
         return self._agent
@@ -183,7 +185,10 @@ class EnvironmentWorld(OwnedWorld):
             )
 
     def _interrupt(self, settings: Mapping[str, Any], caller: Agent | None) -> _Interruption | None:
-        """Reset the world, and return the interruption to wait for, from this or a prior reset."""
+        """Reset the world, and return the interruption to wait for, or None if there is none.
+
+        The interruption can belong to an earlier reset, which must finish first.
+        """
         if self._is_closed:
             raise was_closed()
         if self._interruption is not None:
@@ -309,13 +314,13 @@ class EnvironmentWorld(OwnedWorld):
             raise
 
     def _discard(self, made: _Made) -> None:
-        """Close an environment whose settings do not take effect."""
+        """Close a newly created environment that the world does not adopt."""
         made.environment.close()
         if self._singleton:
             self._restore(self._made)
 
     def _restore(self, former: _Made) -> None:
-        """Recreate the environment closed to make way for another, without its former sequence."""
+        """Recreate an environment with its former settings, without resuming its sequence."""
         self._is_running = False
         self._made = self._with_flat_specs(self._make(former.settings), former.settings)
 
@@ -339,7 +344,10 @@ class EnvironmentWorld(OwnedWorld):
 
 
 class _EnvironmentAgent(Agent):
-    """The agent of an EnvironmentWorld. It uses the world's attributes in the owner's thread."""
+    """The agent of an EnvironmentWorld.
+
+    Its methods are called in the owner's thread, because they use the world's attributes.
+    """
 
     may_wait = False
 

@@ -1,4 +1,4 @@
-"""Conversion of nested dm_env specs and values to flat names, and back.
+"""Conversion of nested dm_env specs and values to a flat form, keyed by name, and back.
 
 Periods join the levels of a name. An index into a list or tuple is a level like any other, and a
 key that contains a period forms several levels. A structure that is a single array has the name
@@ -6,9 +6,9 @@ key that contains a period forms several levels. A structure that is a single ar
 discount" in the protocol overview). Names and UIDs follow the order of the environment's own
 mappings.
 
-A discount with dm_env's default spec is not an observation. Such a discount is 1, or 0 in a step
-that TERMINATED a sequence, so clients infer it from the states. Besides, no observation could
-express that a FIRST step has no discount.
+A discount with dm_env's default spec is not an observation. Clients infer such a discount from the
+state after each step: it is 0 if the step TERMINATED a sequence, and otherwise 1. An observation
+also could not express that a FIRST step has no discount.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ whose classes are defined in that file."""
 
 
 def specs_of(hosted: Any, *player: Any) -> Specs:
-    """Return the specs of an environment, or of a player of a game.
+    """Return the specs of an environment or of a game's player.
 
     Args:
       hosted: the environment or the game.
@@ -100,7 +100,7 @@ _OF_STEPS = {name: f"the name of the {name} of a step" for name in (REWARD, DISC
 
 
 class FlatSpecs:
-    """The specs of one agent by flat name, with UIDs.
+    """The specs of one agent, with a flat name and a UID for each action and observation.
 
     Args:
       action_spec: specs of the actions, nested or not, as in dm_env; None for none.
@@ -252,25 +252,26 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
     if timestep.last() and np.all(np.equal(discount, 0)):
         return
     raise RuntimeError(
-        f"the environment's discount is {discount!r} in a {timestep.step_type.name} step, and its "
-        "discount_spec() is dm_env's default, from which clients infer 1, or 0 where a sequence "
-        "TERMINATED; to send it, return another spec, such as "
+        f"the environment's discount is {discount!r} in a {timestep.step_type.name} step, but its "
+        "discount_spec() is dm_env's default, so the discount is not sent and clients infer 1, "
+        "or 0 where a sequence TERMINATED; to send it, return another spec, such as "
         "dm_env.specs.Array((), float, 'discount')"
     )
 
 
 def _flatten_nothing(observation: Any) -> list[Any]:
-    """Return no values for an environment without observations; raise TypeError if it has any."""
+    """Return an empty list, or raise TypeError if the observation contains values."""
     if observation is None or not structures.leaves(observation):
         return []
     raise TypeError(
         "the environment's observation_spec() returned None, but a TimeStep has the observation "
-        f"{described(observation)}; return the spec of this observation, or None as the observation"
+        f"{described(observation)}; return a spec for this observation, or return None "
+        "as the observation"
     )
 
 
 def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
-    """Return the values that replace missing values, such as those of a FIRST step."""
+    """Return substitutes for missing values, such as the reward of a FIRST step."""
     made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
     for array in made:
         # Shared by all steps with a missing value, so it must not change.
@@ -279,7 +280,10 @@ def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
 
 
 def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that builds a structure from values by flat name, or raises KeyError."""
+    """Return a function that builds a structure from a mapping of flat names to values.
+
+    The function raises KeyError if a value is missing.
+    """
     if isinstance(structure, Array):
         (single,) = names
         return lambda values: values[single]
@@ -290,7 +294,7 @@ def _nester(structure: Any, names: list[str]) -> Callable[[Mapping[str, Any]], A
 
 
 def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
-    """Return a function that builds a structure from one row of several columns."""
+    """Return a function that builds the structure of one row, given columns and its index."""
     if isinstance(structure, Array):
         return lambda columns, row: columns[0][row]
     keys = _flat_keys(structure)
@@ -308,14 +312,14 @@ def _row_nester(structure: Any) -> Callable[[Sequence[Any], int], Any]:
 
 
 def _flat_keys(structure: Any) -> list[Any] | None:
-    """Return the keys of a dict without nested values, or None for other structures."""
+    """Return the keys of a structure that is a flat dict, or None for any other structure."""
     if type(structure) is dict and not any(map(structures.is_nested, structure.values())):
         return list(structure)
     return None
 
 
 def end_state(timestep: dm_env.TimeStep) -> State:
-    """Return the state after a LAST step, which is TERMINATED if all discounts are 0."""
+    """Return the state after a LAST step: TERMINATED if all discounts are 0, else INTERRUPTED."""
     ended = not any(np.any(leaf) for leaf in structures.leaves(timestep.discount))
     return State.TERMINATED if ended else State.INTERRUPTED
 
@@ -346,7 +350,9 @@ def _check_names(names: Sequence[str], kind: str) -> None:
     try:
         nesting.check_unambiguous(seen)
     except SpecError as error:
-        raise SpecError(f"{kind}s of an environment: {error}; rename one") from None
+        raise SpecError(
+            f"an environment's {kind}s have invalid names: {error}; rename one"
+        ) from None
 
 
 def _names(structure: Any, single: str, prefix: str = "") -> list[str]:

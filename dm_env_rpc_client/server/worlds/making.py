@@ -1,4 +1,4 @@
-"""Create worlds, each in the thread that owns it."""
+"""Creation of worlds, each in the thread that will own it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Kind:
         return isinstance(self._factory, Instance)
 
     def make(self, settings: Mapping[str, Any]) -> World:
-        """Create a world in the thread that owns it from then on; see `require_thread`.
+        """Create a world in the thread that will own it; see `require_thread`.
 
         Args:
           settings: the settings of the CreateWorld, by flat name.
@@ -117,7 +117,7 @@ class Kind:
         return self._make_at(new_owner(), settings)
 
     def make_rows(self, asked: AskedRows) -> Batch:
-        """Create the rows of another process's batch in this thread.
+        """Create, in this thread, rows of a batch that another process serves.
 
         Raises:
           HasRowsError: the factory makes batches itself.
@@ -143,7 +143,7 @@ class Kind:
         return home.is_to_lead(here) or (self._is_making and home.is_quick)
 
     def require_thread(self) -> None:
-        """Raise ElsewhereError if this is an owner's thread but another should own a new world."""
+        """Raise ElsewhereError in an owner's thread if another thread should own a new world."""
         here = owner_threads.current()
         if here is None:
             return
@@ -212,14 +212,14 @@ def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
     name = settings.pop(ENVIRONMENT, None)
     if not isinstance(name, str) or name not in kinds:
         raise RequestError.invalid(
-            f"the setting {ENVIRONMENT!r} selects what to create, got {name!r}; expected one "
-            f"of: {', '.join(map(repr, kinds))}"
+            f"the setting {ENVIRONMENT!r}, which selects the environment to create, is {name!r}; "
+            f"expected one of: {', '.join(map(repr, kinds))}"
         )
     return kinds[name]
 
 
 def hosting(made: World | Game, options: ServeOptions, owner: Owner | None = None) -> World:
-    """Return a world unchanged, or return a world that runs a game.
+    """Return the given world unchanged, or a new world that runs the given game.
 
     Args:
       made: the world or the game.

@@ -9,8 +9,8 @@ is taken immediately, with the action of that agent alone.
 
 After a ResetWorld from one connection, the next step of every other agent is INTERRUPTED. The
 ResetWorld is answered when all other agents have received that step ("ResetWorldRequest/Response"
-in the protocol reference). An agent that sends a ResetWorld during another agent's ResetWorld
-counts as informed; otherwise the two agents would wait for each other.
+in the protocol reference). An agent that sends its own ResetWorld while another agent's is in
+progress no longer has to receive that step; otherwise the two agents would wait for each other.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class SharedWorld(OwnedWorld):
                 raise RequestError(
                     code_pb2.DEADLINE_EXCEEDED,
                     f"the world is reset only after every participating agent has taken a step, "
-                    f"but within {self._step_timeout} s, no step arrived from {', '.join(told)}",
+                    f"but no step arrived within {self._step_timeout} s from {', '.join(told)}",
                 )
 
     @contextlib.contextmanager
@@ -202,7 +202,8 @@ class SharedWorld(OwnedWorld):
                 if remaining <= 0:
                     raise RequestError(
                         code_pb2.DEADLINE_EXCEEDED,
-                        f"no step within {self._step_timeout} s: {'; '.join(self._missing(agent))}",
+                        f"no step was taken within {self._step_timeout} s: "
+                        f"{'; '.join(self._missing(agent))}",
                     )
             wait(self._changed, remaining)
 
@@ -210,7 +211,7 @@ class SharedWorld(OwnedWorld):
         return agent.is_interrupted or (self._uninformed is not None and agent in self._uninformed)
 
     def _advance(self, agent: _SharedAgent) -> None:
-        """Take the pending step of `agent` if it does not have to wait."""
+        """Take the pending step of `agent`, unless the step must still wait."""
         if agent.outcome is not None or self._uninformed is not None:
             return
         unseen, agent.unseen = agent.unseen, None
@@ -268,7 +269,7 @@ class SharedWorld(OwnedWorld):
     def _which_are_out(
         self, timesteps: Mapping[_SharedAgent, dm_env.TimeStep | None]
     ) -> list[bool]:
-        """Return, in the order of `timesteps`, whether each agent is now out of the sequence.
+        """Return, for each agent in `timesteps`, whether it is now out of the sequence.
 
         Raises:
           RuntimeError: the game breaks the rules of `Game.timestep`.
@@ -288,8 +289,8 @@ class SharedWorld(OwnedWorld):
         for each, timestep in timesteps.items():
             if timestep is None and each.is_running and not each.is_interrupted:
                 raise RuntimeError(
-                    f"the game returned no step for player {each.player!r}, which takes part in "
-                    "the sequence; return a LAST step before returning none for a player"
+                    f"the game returned None for player {each.player!r}, which is taking part in "
+                    "the sequence; return a LAST TimeStep before returning None for a player"
                 )
         if not self._is_running and all(are_out):
             raise RuntimeError("the game began a sequence in which no player takes part")
@@ -308,13 +309,13 @@ class SharedWorld(OwnedWorld):
         agent.outcome = (State.RUNNING if agent.is_running else end_state(timestep)), timestep
 
     def _fail(self, takers: list[_SharedAgent], error: Exception) -> None:
-        """Fail the step of every agent in `takers` without changing the world."""
+        """Make the step of each agent in `takers` fail with `error`; leave the world unchanged."""
         for agent in takers:
             agent.outcome = error
         self._changed.notify_all()
 
     def _end_sequence_of(self, agent: _SharedAgent) -> None:
-        """End the sequence of an agent that has been or will be notified."""
+        """End the sequence of an agent that already knows about it or is about to be notified."""
         agent.is_running = agent.is_interrupted = False
         agent.outcome = None
         if self._uninformed is not None:
@@ -328,7 +329,7 @@ class SharedWorld(OwnedWorld):
         self._changed.notify_all()
 
     def _missing(self, waiting: _SharedAgent) -> list[str]:
-        """Return the reasons why pending steps, including that of `waiting`, must still wait."""
+        """Return the reasons why the step of `waiting` and other pending steps must still wait."""
         missing = [each for each in self._taking_part() if self._lock_step and not each.is_waiting]
         short = self._game.min_players - len(self._agents)
         reasons = [f"player {agent.player!r} has not stepped" for agent in missing]
@@ -346,7 +347,10 @@ class SharedWorld(OwnedWorld):
 
 
 class _SharedAgent(Agent):
-    """An agent in a SharedWorld. Each uses the other's attributes only under the world's lock."""
+    """An agent in a SharedWorld.
+
+    The agent and the world access each other's attributes only under the world's lock.
+    """
 
     def __init__(self, world: SharedWorld, player: Player, flat_specs: FlatSpecs):
         self.player = player
@@ -390,7 +394,7 @@ class _SharedAgent(Agent):
             return state, self.flat_specs.flat_observations(timestep, requested)
 
     def reset(self, settings: Mapping[str, Any]) -> None:
-        """Make the next step begin a sequence with FIRST, even if a sequence is running."""
+        """Make the agent's next step the FIRST of a new sequence, even if a sequence is running."""
         if settings:
             raise RequestError.invalid(
                 f"unknown reset settings {', '.join(map(repr, settings))}: this world accepts "

@@ -1,15 +1,15 @@
 """The interfaces of hosted worlds (`World`, `Agent` and `Game`), and the order of step types.
 
 A `World` is one simulation. Each connection that joins a world has an `Agent` with its own specs.
-A `Session` implements the protocol, and passes worlds and agents values keyed by name instead of
-messages keyed by UID.
+A `Session` implements the protocol. The values that it passes to worlds and agents are keyed by
+name, whereas those in messages are keyed by UID.
 
 Environment authors implement `Game`. A `SharedWorld` runs the game for the agents that join and
 leave over the network, and never calls the game from two threads at once.
 
 A sequence begins with the TimeStep that `reset` returns, continues with MID TimeSteps, and ends
-with a LAST one. A TimeStep compares its type by number (`.last()`), so a plain number is a valid
-type.
+with a LAST one. The methods of a TimeStep, such as `last`, compare its type as a number, so a
+plain number is a valid type.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def next_step_type(environment: Any, timestep: dm_env.TimeStep) -> dm_env.StepTy
     if kind is _FIRST:
         raise RuntimeError(
             f"step of {class_name(environment)} returned a FIRST step in the middle of a sequence; "
-            "end it with dm_env.termination or dm_env.truncation, and begin the next in reset"
+            "end the sequence with dm_env.termination or dm_env.truncation, and begin the next "
+            "one in reset"
         )
     return kind
 
@@ -253,7 +254,7 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any]) -> None:
-        """End the sequence, if one is running, and apply settings given by flat name."""
+        """End the running sequence, if any, and apply settings, which are keyed by flat name."""
 
     @abc.abstractmethod
     def leave(self) -> None:
@@ -264,7 +265,10 @@ class World(abc.ABC):
     """A simulation whose methods can be called from any thread."""
 
     def access(self) -> contextlib.AbstractContextManager[Properties | None]:
-        """Return a context that yields the world's properties, or None, and prevents steps."""
+        """Return a context that yields the world's properties, or None if it has none.
+
+        No step is taken within the context.
+        """
         return contextlib.nullcontext()
 
     def waiting_for(self) -> str:
@@ -273,11 +277,11 @@ class World(abc.ABC):
 
     @abc.abstractmethod
     def join(self, settings: Mapping[str, Any]) -> Agent:
-        """Return a new agent with settings given by flat name, or raise RequestError."""
+        """Return a new agent that uses settings keyed by flat name, or raise RequestError."""
 
     @abc.abstractmethod
     def reset(self, settings: Mapping[str, Any], caller: Agent | None) -> None:
-        """End the sequence of every agent, and apply settings given by flat name.
+        """End the sequence of every agent, and apply settings, which are keyed by flat name.
 
         Returns when every agent other than `caller` has received an INTERRUPTED step.
 
@@ -306,7 +310,10 @@ class OwnedWorld(World):
     @property
     @abc.abstractmethod
     def answers(self) -> bool:
-        """Whether the owner answers the agents. If True, no step waits for another agent."""
+        """Whether the owner's thread answers the agents' requests.
+
+        If True, no step waits for another agent.
+        """
 
     @abc.abstractmethod
     def close(self, seconds: float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The worlds of one process, by name, and their share of the server's limited resources.
+"""A registry of one process's worlds, and their share of the server's limited resources.
 
 A world is idle if it has no agents and the stream that created it has ended. The client may never
 return to destroy such a world, so a thread ends each world that stays idle for some time. This
@@ -39,7 +39,7 @@ _OVERHEAD = 256
 
 
 class Share:
-    """The names of one process's worlds, and their share of the server's limits.
+    """The names of one process's worlds, and how much of the server's limits they use.
 
     The limited numbers are "worlds", including worlds in creation, "agents" and, for settings,
     "held_bytes".
@@ -50,7 +50,7 @@ class Share:
         self._numbers = itertools.count(1)
 
     def add(self, name: str, count: int) -> None:
-        """Add a count to this process's share of one limit."""
+        """Add `count` to this process's share of the limit called `name`."""
         self._taken[name] += count
 
     def total(self, name: str) -> int:
@@ -58,14 +58,14 @@ class Share:
         return self._taken[name]
 
     def new_name(self) -> str:
-        """Return the name for a new world of this process."""
+        """Return a name for a new world in this process."""
         return f"world-{next(self._numbers)}"
 
     def forget(self, name: str) -> None:
         """Record that a world no longer exists."""
 
     def missing(self, name: str, known: Iterable[str]) -> str:
-        """Return the error text for an unknown world.
+        """Return the error message for an unknown world.
 
         Args:
           name: the requested name.
@@ -165,7 +165,11 @@ class WorldRegistry:
                 self._entries[UNNAMED].world = hosting(options.made, options, main)
 
     def try_instances(self) -> None:
-        """Create and close a world for each existing environment, failing as `Kind.make` does."""
+        """Create and close a world for each existing environment.
+
+        Raises:
+          Exception: as `Kind.make`.
+        """
         with self._as_owner():
             for kind in (each for each in self._kinds.values() if each.is_instance):
                 kind.make({}).close()
@@ -245,7 +249,7 @@ class WorldRegistry:
         return RequestError(code_pb2.RESOURCE_EXHAUSTED, f"{text} first")
 
     def kind(self, name: str) -> Kind:
-        """Return the `Kind` of worlds for the environment of this name."""
+        """Return the `Kind` of the worlds created for the environment called `name`."""
         return self._kinds[name]
 
     def require_thread_to_create(self, settings: Mapping[str, Any]) -> None:
@@ -259,7 +263,7 @@ class WorldRegistry:
             _require_thread_of(entry.world)
 
     def creator_gone(self, creator: object) -> None:
-        """Schedule the end of a creator's worlds, except those with agents."""
+        """Schedule the end of all worlds that `creator` has created and that have no agents."""
         with self._lock:
             for entry in (each for each in self._entries.values() if each.creator is creator):
                 # Kept for `idle_world_seconds`: its client may reconnect and join again.
@@ -268,7 +272,7 @@ class WorldRegistry:
 
     @contextlib.contextmanager
     def holding(self, name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Return a context that counts a reset's settings, and undoes this if the reset fails.
+        """Return a context that counts a reset's settings, unless the reset fails.
 
         Args:
           name: the world.
@@ -470,7 +474,7 @@ class WorldRegistry:
                 self._close(name, world)
 
     def _wait_idle(self) -> str | None:
-        """Wait until an idle world must end, and return its name, or None if no world is idle."""
+        """Wait for the first idle world to expire and return its name, or None if none is idle."""
         while True:
             idle = [
                 (each.due, name) for name, each in self._entries.items() if each.due is not None
@@ -495,9 +499,9 @@ class WorldRegistry:
             self._share.add("held_bytes", -more)
             raise RequestError(
                 code_pb2.RESOURCE_EXHAUSTED,
-                f"the settings take {own} bytes, and other worlds' settings {others} bytes, but "
-                f"the server holds at most {limit} bytes (Limits.held_bytes); destroy a world "
-                "first",
+                f"the settings take {own} bytes and other worlds' settings take {others} bytes, "
+                f"but the server holds at most {limit} bytes of settings (Limits.held_bytes); "
+                "destroy a world first",
             )
         entry.held = sizes
 
@@ -513,7 +517,7 @@ def _owner_of(world: World) -> Owner | None:
 
 
 def _require_thread_of(world: World) -> Owner | None:
-    """Check that this thread may use a world, and return the owner that answers its agents.
+    """Check that this thread may use a world, and return the owner that must call its agents.
 
     Raises:
       ElsewhereError: this thread is another owner.

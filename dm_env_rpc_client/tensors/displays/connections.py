@@ -10,7 +10,7 @@ from dm_env_rpc_client.tensors.displays.spec_tables import spec_table
 
 
 def show_facts(title: str, facts: Mapping[str, Any]) -> str:
-    """Return an HTML table of names and texts below a title."""
+    """Return an HTML table of `facts`, a mapping of names to values, below a title."""
     rows = [(markup.escape(name), markup.escape(value)) for name, value in facts.items()]
     return markup.section(title, markup.table(("", ""), rows))
 

@@ -1,7 +1,7 @@
-"""Display of arrays as images: which arrays are shown as images, and in which colours.
+"""Functions that show arrays as images, and decide for which arrays and in which colours.
 
-Boolean arrays, and grey or RGB images in uint8, are shown unchanged. In all other arrays, the
-colours represent the range of values of the spec, or of the array if the spec has no range.
+Boolean arrays, and grey or RGB images in uint8, are shown unchanged. For all other arrays, the
+colour scale covers the range given by the spec or, if there is none, the range of the array.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Picture(NamedTuple):
     height: int
 
     def shown_size(self, side: int) -> tuple[int, int]:
-        """Return the width and height on a page, with the longer side at most `side`.
+        """Return the width and height to display on a page, with the longer side at most `side`.
 
         A small image is enlarged by an integer factor, so that all its pixels have the same size.
         """
@@ -104,7 +104,7 @@ def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
 
 
 def encode(image: PIL.Image.Image, most: int = MAX_SIDE) -> Picture:
-    """Return the file of an image, as JPEG for large RGB images and otherwise as PNG.
+    """Encode an image as a JPEG file if it is a large RGB image, and otherwise as a PNG file.
 
     Args:
       image: the image.
@@ -170,7 +170,7 @@ def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.ui
 
 
 def rgb(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8]:
-    """Convert an array for which `is_image` or `is_rgb` holds to a picture, uint8 [H, W, 3].
+    """Convert an array for which `is_image` or `is_rgb` holds to RGB pixels, uint8 [H, W, 3].
 
     Args:
       array: as for `picture`; the result does not share its memory.
@@ -195,7 +195,7 @@ def _to_image(array: Array, low: Any, high: Any) -> PIL.Image.Image:
 
 
 def _has_shades(array: Array, high: Any) -> bool:
-    """Whether values are shades rather than numbers or a few categories such as board pieces."""
+    """Whether an array contains shades, not numbers or a few categories such as board pieces."""
     if array.dtype == np.uint8:
         return bool((array.max() if high is None else high) >= _FEW_VALUES)
     return array.dtype.kind == "b"

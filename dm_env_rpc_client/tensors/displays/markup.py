@@ -1,10 +1,10 @@
-"""Functions that create small pieces of HTML or find the leaves of nested values by flat name.
+"""Functions that create small pieces of HTML, or find the leaves of nested values.
 
-Names and texts come from servers, so this module escapes them and limits their length. Colours are
-inherited from the page, so that text is legible in light and dark themes.
+Names and other strings come from servers, so this module escapes them and limits their length.
+Colours are inherited from the page, so that text is legible in light and dark themes.
 
-The levels of a leaf's name are joined by periods, as in the protocol. A structure that is a single
-leaf has the name that the caller passes.
+The flat name of a leaf consists of its keys and indices, joined by periods, as in the protocol. A
+structure that is a single leaf has the name that the caller passes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from google.protobuf import message as protobuf_message
 
 MAX_TEXT = 2000
-"""The maximum length of a displayed text. Longer texts are truncated."""
+"""The maximum length of a displayed string. Longer strings are truncated."""
 
 MAX_ROWS = 200
 """The maximum number of rows of a table."""
@@ -31,7 +31,7 @@ def shorten(text: str, length: int = MAX_TEXT) -> str:
 
 
 def escape(value: object, length: int = MAX_TEXT) -> str:
-    """Return the text of `value`, escaped for HTML elements and attributes."""
+    """Return `value` as a string, escaped for use in HTML elements and attributes."""
     # Lone surrogates are replaced, because they cannot be sent to a browser.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return html.escape(shorten(text, length), quote=True)
@@ -70,7 +70,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def section(title: str, *bodies: str) -> str:
-    """Return HTML below a title, which this function escapes."""
+    """Return the HTML in `bodies` below `title`, which this function escapes."""
     return (
         f'<div style="margin:2px 0 8px"><div style="font-weight:600">{escape(title)}</div>'
         f"{''.join(bodies)}</div>"

@@ -24,7 +24,7 @@ _AXIS = 32
 
 _LEAST_GAP = 4
 """The minimum distance between boundaries, in pixels. Boundaries closer together are not drawn.
-Dots need twice this distance."""
+Dots are drawn only if they are at least twice as far apart."""
 
 MAX_BARS = 64
 """The maximum number of elements drawn as bars."""
@@ -49,7 +49,7 @@ class Axis(NamedTuple):
 
 
 def number(value: Any, digits: int = 6) -> str:
-    """Return a number as text with at most `digits` significant digits, without trailing zeros."""
+    """Format a number with at most `digits` significant digits and without trailing zeros."""
     kind = np.asarray(value).dtype.kind
     if kind == "b":
         return str(bool(value))
@@ -57,7 +57,7 @@ def number(value: Any, digits: int = 6) -> str:
 
 
 def bars(values: npt.ArrayLike, width: int = 260, height: int = 64) -> str:
-    """Return a plot with a bar from zero for each element of a vector.
+    """Return a plot with one bar, which starts at zero, for each element of a vector.
 
     Args:
       values: real numbers [N]. Numbers that are not finite have no bar.
@@ -84,7 +84,7 @@ def line(
     title: str = "",
     axis: Axis | None = None,
 ) -> str:
-    """Return a line plot of numbers in order.
+    """Return a line plot of a sequence of numbers.
 
     If there are more numbers than pixels, each column of pixels shows the minimum and maximum.
 

@@ -64,7 +64,7 @@ class Progress:
         return dataclasses.replace(self, **kept)
 
     def facts(self) -> dict[str, str]:
-        """Return the displayed numbers by name."""
+        """Return the numbers to display, as strings keyed by name."""
         reward = {"reward": number(self.rewards[-1])} if self.steps else {}
         counts = {"episode": str(self.episode), "step": str(self.steps)}
         return {**counts, **reward, "return": number(self.episode_return)}

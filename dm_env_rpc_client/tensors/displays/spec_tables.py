@@ -17,7 +17,7 @@ _MAX_LEAVES = 1000
 
 
 class Range(NamedTuple):
-    """The minimum and maximum of a spec over all its elements, or None for a missing bound."""
+    """The minimum and maximum over all elements of a spec, with None for a missing bound."""
 
     low: Any
     high: Any
@@ -52,7 +52,7 @@ def spec_table(structure: Any, root: str = "value") -> str:
 
 
 def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tuple[str, ...]]:
-    """Return the table row of each spec in a structure, with the columns of `COLUMNS`.
+    """Return one table row for each spec in a structure, with the columns in `COLUMNS`.
 
     Args:
       structure: specs, nested or not.
@@ -67,7 +67,7 @@ def spec_rows(structure: Any, root: str = "value", to: str = "…") -> list[tupl
 
 
 def spec_text(spec: specs.Array, to: str = "…") -> str:
-    """Return a short text of a spec's dtype, shape and bounds, such as "float32 [2], 0 … 1"."""
+    """Return a spec's dtype, shape and bounds as a string, such as "float32 [2], 0 … 1"."""
     shape = f" [{_shape_text(spec.shape)}]" if spec.shape else ""
     bounds = bounds_text(spec, to)
     return f"{dtype_text(spec)}{shape}{f', {bounds}' if bounds else ''}"
@@ -82,7 +82,7 @@ def dtype_text(spec: specs.Array) -> str:
 
 
 def shapes_text(structure: Any) -> str:
-    """Return the names, dtypes and shapes in a structure, such as "board float32 [10, 5]".
+    """Return the name, dtype and shape of each leaf, such as "board float32 [10, 5]".
 
     Args:
       structure: specs, or spaces of Gymnasium, nested or not; a single one has no name.
@@ -103,7 +103,7 @@ def bounds_text(spec: specs.Array, to: str = "…") -> str:
 
 
 def value_range(spec: specs.Array) -> Range:
-    """Return the range of a spec's values, or None for a bound that is missing or infinite."""
+    """Return the range of a spec's values, with None for a bound that is missing or infinite."""
     if not isinstance(spec, specs.BoundedArray) or spec.dtype.kind not in "iuf":
         return ANY
     low, high = np.min(spec.minimum), np.max(spec.maximum)

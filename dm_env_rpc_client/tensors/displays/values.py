@@ -23,7 +23,7 @@ _MAX_ELEMENTS = 1_000_000
 
 
 def show_value(value: Any, bounds: Range = ANY) -> str:
-    """Return a value as HTML of limited size.
+    """Render a value as HTML of limited size.
 
     Args:
       value: an array, a number, a string, a message, or None.
@@ -52,7 +52,7 @@ def show_value(value: Any, bounds: Range = ANY) -> str:
 
 
 def in_short(value: Any) -> str:
-    """Return a value as short plain text."""
+    """Format a value as a short plain-text string."""
     array = np.asarray(value)
     if array.ndim == 0:
         text = plots.number(array, 4) if array.dtype.kind in "biuf" else repr(array.item())
@@ -128,7 +128,7 @@ _FRAME_PIXELS = 640
 
 
 def show_timestep(timestep: dm_env.TimeStep) -> str:
-    """Return a TimeStep as HTML.
+    """Render a TimeStep as HTML.
 
     If the fields of a TimeStep have a leading axis, as from `unroll` [T, ...] or a batched
     environment [B, ...], it is shown as rows of images and plots over this axis.

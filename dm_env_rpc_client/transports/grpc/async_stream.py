@@ -1,4 +1,4 @@
-"""The stream over grpc.aio, for coroutines."""
+"""The stream over grpc.aio, for use in coroutines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
 
 _WRITE_FAILED = "Internal error from Core"
-"""The text that grpc.aio reports instead of the status when a write fails before the status
-arrives."""
+"""The error message that grpc.aio reports if a write fails before the status arrives."""
 
 _STATUS_SECONDS = 1.0
 """The time limit, in seconds, for the status of a finished call to arrive."""
@@ -32,9 +31,10 @@ _LOOK_SECONDS = 0.005
 
 
 class AsyncGrpcStream(AsyncStream):
-    """An `AsyncStream` over a grpc.aio.Channel, which takes the same arguments as `GrpcStream`.
+    """An `AsyncStream` over a grpc.aio.Channel.
 
-    One task reads, and one writes while there is something to write.
+    It takes the same arguments as `GrpcStream`. One task reads, and one writes while there is
+    something to write.
     """
 
     def __init__(
@@ -164,4 +164,4 @@ def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
         coroutine.send(None)
     except StopIteration as returned:
         return returned.value
-    raise AssertionError("a call that is over has a status")
+    raise AssertionError("a call that has ended has a status")

@@ -34,7 +34,7 @@ from dm_env_rpc_client.transports.net.status import NO_HTTP2
 from dm_env_rpc_client.transports.services import CHECK
 
 _PING = CHECK
-"""The method called as a probe. Every gRPC server answers it, at least with UNIMPLEMENTED.
+"""The method called to probe a server. Every gRPC server answers, at least with UNIMPLEMENTED.
 Watching the channel's state instead would require a thread, which would delay closing the channel
 by 0.2 s."""
 
@@ -42,12 +42,12 @@ _LEAST_PROBE_SECONDS = 0.25
 """The time, in seconds, that grpcio needs on a busy machine to report why it cannot connect."""
 
 _NOT_CONNECTED = "failed to connect"
-"""The beginning of grpcio's error text when no connection was made. Any other text comes from a
-server or a proxy."""
+"""The beginning of grpcio's error message if no connection was made. Any other message comes from
+a server or a proxy."""
 
 _FINAL = re.compile(r"handshake failed|verification|verify|peer certificate", re.IGNORECASE)
 _BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
-"""Words in grpcio's error texts, which are the only indication of the cause in a status."""
+"""Words in grpcio's error messages. Nothing else in a status indicates the cause."""
 
 _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
@@ -56,16 +56,16 @@ _WINDOW_BYTES = 16 << 20
 """The number of bytes that a server can send before the client reads them."""
 
 _DESCRIPTORS = 16
-"""A number of file descriptors that exceeds what a channel needs. grpcio aborts the process if it
-runs out of file descriptors."""
+"""More file descriptors than a channel needs. grpcio aborts the process if it runs out of file
+descriptors."""
 
 _MAX_FRAME_BYTES = 1 << 20
-"""The largest frame, in bytes, that a server is allowed to send. Sending a 1 MB message in frames
-of 16 KiB takes 1.3 times as long."""
+"""The largest frame, in bytes, that a server is allowed to send. With frames of 16 KiB, sending a
+1 MB message takes 1.3 times as long."""
 
 
 def local_credentials(address: str) -> grpc.ChannelCredentials:
-    """Return gRPC's local credentials, which are for a server address on this machine."""
+    """Return gRPC's local credentials, for a server with an `address` on this machine."""
     check_address(address, "a server address")
     unix = address.startswith("unix")
     kind = grpc.LocalConnectionType.UDS if unix else grpc.LocalConnectionType.LOCAL_TCP
@@ -93,8 +93,8 @@ def open_channel(
     if not can_start_threads():
         # A call whose thread could not be started would have `channel.close` wait forever.
         raise ConnectionLostError(
-            f"could not connect to {address}: transport 'grpc' needs a thread, and none can be "
-            "started (Python 3.12.0 and 3.12.1 start none while the interpreter exits)"
+            f"could not connect to {address}: transport 'grpc' needs a thread, but none can be "
+            "started (Python 3.12.0 and 3.12.1 cannot start threads while the interpreter exits)"
         )
     channel: grpc.Channel = _channel(grpc, address, credentials, max_message_bytes)
     try:
@@ -124,7 +124,7 @@ async def open_channel_async(
 async def _until_answered(
     waits: Waits, channel: Any, credentials: grpc.ChannelCredentials | None, attempts: Attempts
 ) -> None:
-    """Wait until the server has answered a probe in any way."""
+    """Probe the server until it gives any answer."""
     ping: Any = channel.unary_unary(_PING)
     while True:
         failure = None

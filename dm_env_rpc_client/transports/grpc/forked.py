@@ -2,9 +2,10 @@
 
 grpcio's core runs threads that do not exist in a forked child. If the core was in use at the fork,
 gRPC calls in the child crash the process or wait forever, regardless of their timeouts. If all
-channels and servers were closed before the fork, gRPC calls in the child work. grpcio does not
-report whether its core was in use, and any code might have opened channels. Therefore this module
-tries a call. It does so in a fork of this process, because the call might hang uninterruptibly.
+channels and servers were closed before the fork, gRPC calls in the child work. However, grpcio
+does not report whether its core was in use, and any code might have opened channels. Therefore,
+this module makes a test call. It does so in a fork of this process, because the call might hang
+and could not be interrupted.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dm_env_rpc_client.errors import SpecError
 
 _NOWHERE = "unix:/dev/null/nowhere"
 _PROBE_SECONDS = 1.5
-"""The time limit, in seconds, for grpcio to find that no server listens, which usually takes a few
-milliseconds."""
+"""The time limit, in seconds, for grpcio to report that no server is listening. It usually needs a
+few milliseconds."""
 
 _works_in = os.getpid()
 
@@ -40,8 +41,8 @@ def check_works(what: str) -> None:
     if not _answers():
         raise SpecError(
             f"{what}: the transport 'grpc' cannot be used in this process, which was forked while "
-            "grpcio was in use; use transport='http2', close all users of grpcio before the fork, "
-            "or start the process by 'spawn' or 'forkserver'"
+            "grpcio was in use; use transport='http2', close all grpcio channels and servers "
+            "before the fork, or start the process with 'spawn' or 'forkserver'"
         )
     _works_in = os.getpid()
 

@@ -1,4 +1,4 @@
-"""The listener that uses grpcio's server."""
+"""A listener that uses grpcio's server."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from dm_env_rpc_client.transports.server_streams import (
 from dm_env_rpc_client.transports.services import open_own
 
 _MIN_PING_INTERVAL_MS = 5_000
-"""The minimum interval, in milliseconds, between the keepalive pings that a client sends during
-long steps."""
+"""The minimum interval, in milliseconds, at which a client may send keepalive pings during long
+steps."""
 
 _REFUSED_AT_ONCE = 64
 """The number of streams that can be refused with a reason at the same time. grpcio silently
@@ -134,7 +134,7 @@ class _OwnHandler(grpc.GenericRpcHandler):
 
 @contextlib.contextmanager
 def _status_for(context: grpc.ServicerContext) -> Iterator[None]:
-    """End the call with the status of a StreamStatusError."""
+    """End the call with the status of a StreamStatusError that the `with` block raises."""
     try:
         yield
     except StreamStatusError as error:

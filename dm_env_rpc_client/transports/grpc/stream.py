@@ -1,9 +1,9 @@
-"""The stream over grpcio, for threads.
+"""The stream over grpcio, for use in threads.
 
-A pump thread iterates over grpcio's messages and queues them for the reading thread, at the cost
-of one hand-over between threads. The queue allows reads with a timeout, which grpcio does not
-support. The queue also lets a signal interrupt the reader anywhere, whereas a KeyboardInterrupt
-inside grpcio's own locking could leave a lock locked.
+A pump thread iterates over grpcio's messages and queues them for the reading thread. This costs
+one handover between threads. The queue allows reads with a timeout, which grpcio does not support.
+It also lets a signal interrupt the reader at any point, whereas a KeyboardInterrupt inside
+grpcio's own locking code could leave a lock held.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class GrpcStream(Stream):
 
 
 def keep_for_ever(*objects: Any) -> None:
-    """Keep grpcio's objects alive in a forked child, where freeing them crashes or hangs."""
+    """Keep grpcio's objects alive in a forked child, where freeing them would crash or hang."""
     _never_free(objects)
     # Those of the parent's garbage, too: it would be collected here.
     gc.freeze()

@@ -67,7 +67,7 @@ def check_address(address: object, what: str, *, listens: bool = False) -> None:
 
 
 def why_no_address(address: str, *, listens: bool = False) -> str:
-    """Return the reason why a text is not a valid address, or "" if it is valid.
+    """Return the reason why an address is not valid, or "" if it is valid.
 
     The arguments are the same as those of `check_address`.
     """
@@ -130,13 +130,13 @@ def check_resolved(host: str, found: str) -> None:
     """
     if not ipaddress.ip_address(found.partition("%")[0]).is_loopback:
         raise SpecError(
-            f"plaintext is allowed for loopback only, but {host} was resolved to {found}; "
+            f"plaintext is allowed for loopback only, but {host} resolved to {found}; "
             "pass credentials=ssl.create_default_context() or insecure=True"
         )
 
 
 def parse_host_port(address: str, *, listens: bool = True) -> HostPort:
-    """Split `host:port`, in which an IPv6 host is in brackets.
+    """Split `host:port`, in which an IPv6 host must be in brackets.
 
     Args:
       address: the address to split.

@@ -22,7 +22,7 @@ _CLIENT_CERTIFICATE = (
 )
 
 NAMELESS_ALERT = "the server ended the TLS connection with an alert"
-"""The error text for a TLS alert after the handshake; grpcio does not report the alert's name."""
+"""The message for a TLS alert after the handshake; grpcio does not report the alert's name."""
 
 # What alerts of a server mean (RFC 8446, 6, and RFC 7301), by a part of their names in OpenSSL.
 # With TLS 1.2 a server that requires a client certificate only reports a failed handshake.
@@ -44,15 +44,15 @@ _BROKEN_OFF_SECONDS = 1.0
 that is still starting can break off handshakes."""
 
 _TELL_SECONDS = 1.0
-"""The time, in seconds, after which failing attempts are logged, if more than this time remains
-until the deadline."""
+"""How long, in seconds, attempts must have failed before this is logged. Nothing is logged this
+close to the deadline."""
 
 
 class HandshakeError(ConnectionError):
-    """An error for a failed TLS handshake on an accepted connection.
+    """An error for a TLS handshake that failed after the server had accepted the connection.
 
     Args:
-      error: the cause of the failure, as an exception or as text.
+      error: the cause of the failure, as an exception or a string.
 
     Attributes:
       is_broken_off: whether the server closed the connection without giving a reason. A server

@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports.net.addresses import is_loopback
 _Path: TypeAlias = str | os.PathLike[str]
 
 _SYSTEM = "system"
-"""The value of a command-line flag that stands for the authorities trusted by this machine."""
+"""The flag value that stands for the certificate authorities that this machine trusts."""
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _PRIVATE_KEY = b"PRIVATE KEY-----"
@@ -130,7 +130,7 @@ class Tls:
             context.load_cert_chain(self.cert, self.key, refuse)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
-                problem = "do not belong together"
+                problem = "do not match"
             else:
                 problem = "are damaged or of a type that OpenSSL does not accept"
             raise SpecError(
@@ -144,12 +144,12 @@ ServerCredentials: TypeAlias = grpc.ServerCredentials | ssl.SSLContext | Tls
 
 
 def check_credentials(credentials: Credentials | None) -> None:
-    """Raise SpecError unless the argument is a client's credentials, or None for plaintext."""
+    """Raise SpecError unless `credentials` are for a client, or None for plaintext."""
     _check(credentials, grpc.ChannelCredentials, "grpc.ssl_channel_credentials(...)", "ca={ca!r}")
 
 
 def check_server_credentials(credentials: object) -> None:
-    """Raise SpecError unless the argument is a server's credentials, or None for plaintext."""
+    """Raise SpecError unless `credentials` are for a server, or None for plaintext."""
     files = "cert={ca!r}, key='server.key'"
     _check(credentials, grpc.ServerCredentials, "grpc.ssl_server_credentials(...)", files)
 
@@ -175,7 +175,7 @@ def is_local_credentials(credentials: Credentials | None) -> bool:
 
 
 def check_encryption(address: str, credentials: Credentials | None, insecure: bool) -> None:
-    """Raise SpecError for plaintext to another machine, unless `insecure` requests plaintext."""
+    """Raise SpecError for plaintext to another machine, unless `insecure` allows it."""
     # Loopback cannot be read by other machines.
     if is_loopback(address) or insecure:
         return

@@ -1,10 +1,11 @@
 """Listening sockets.
 
-`listen` binds a server to an address. For `localhost`, it binds both the IPv4 and the IPv6 address
-or raises an error.
+`listen` binds a server to an address. For `localhost`, it binds to both the IPv4 and the IPv6
+address or raises an error.
 
-The name `localhost` stands for an IPv4 and an IPv6 address, and gRPC binds only one of them if the
-other is in use. A client that tries the other address first would connect to a different program.
+The name `localhost` stands for an IPv4 and an IPv6 address, and gRPC binds to only one of them if
+the other is in use. A client that tries the other address first would connect to a different
+program.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dm_env_rpc_client.transports.net.addresses import parse_host_port
 _log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.2
-"""The pause, in seconds, before clients are accepted again after file descriptors ran out."""
+"""The pause, in seconds, before clients are accepted again after file descriptors have run out."""
 
 _CLIENT_IS_GONE = (errno.ECONNABORTED, errno.EPROTO)
 
@@ -75,7 +76,7 @@ def listen(add_port: Callable[[str], int], address: str) -> str:
 
 
 def cannot_listen(address: str, error: OSError) -> OSError:
-    """Return an error with the cause, the address and advice for a server that cannot listen.
+    """Return the error for a server that cannot listen, with the cause, the address and advice.
 
     Args:
       address: the address that the server could not listen on.
@@ -94,7 +95,7 @@ _TAKEN_PATH = "; another program listens there, or it is a file: choose another 
 
 
 def try_to_bind(address: str) -> None:
-    """Bind a socket to an address and close it, to find out the error that binding raises.
+    """Bind a socket to an address and close it, to find out which error binding raises.
 
     Args:
       address: `host:port` or `unix:path`. Addresses of any other form are ignored.
@@ -181,7 +182,7 @@ def is_gone(connected: socket.socket) -> bool:
 
 
 class ListeningSockets:
-    """The listening sockets of a server.
+    """A server's listening sockets.
 
     Args:
       poll: the poll object that reports new clients.
@@ -217,7 +218,7 @@ class ListeningSockets:
             raise
 
     def accept(self, descriptor: int) -> tuple[socket.socket, Any] | None:
-        """Return a connection and the address of its client, or None if none is waiting.
+        """Return a connection and its client's address, or None if no client is waiting.
 
         Args:
           descriptor: the descriptor of the listening socket that is ready.

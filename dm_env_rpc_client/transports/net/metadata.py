@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], ...] | None:
-    """Return metadata as a tuple if it is valid. grpcio only logs invalid metadata.
+    """Return metadata as a tuple if it is valid. grpcio would only log invalid metadata.
 
     Values can be secret, and an invalid key can contain a secret, so no error message shows them.
 
@@ -41,25 +41,25 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
     if is_text or isinstance(metadata, Mapping) or not isinstance(metadata, Collection):
         hint = "; pass list(metadata.items())" if isinstance(metadata, Mapping) else ""
         raise SpecError(
-            f"metadata must be a sequence of pairs (key, value), or None, got "
+            f"metadata must be a sequence of (key, value) pairs, or None, got "
             f"{type(metadata).__name__}{hint}"
         )
     for number, pair in enumerate(metadata, 1):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise SpecError(
-                f"metadata must be a sequence of pairs (key, value); pair {number} is "
+                f"metadata must be a sequence of (key, value) pairs; pair {number} is "
                 f"{type(pair).__name__}"
             )
         key, value = pair
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise SpecError(
-                f"metadata pair {number} has an invalid key: keys are lower-case letters, digits "
-                "and '_', '-', '.'"
+                f"metadata pair {number} has an invalid key: keys consist of lower-case letters, "
+                "digits, '_', '-' and '.'"
             )
         is_binary = key.endswith("-bin")
         # gRPC encodes values by the suffix of the key.
         if is_binary != isinstance(value, bytes):
-            expected = "bytes" if is_binary else "text"
+            expected = "bytes" if is_binary else "str"
             raise SpecError(f"metadata {key!r}: expected {expected}, got {type(value).__name__}")
         # The value may be a secret, so the error does not show it.
         if isinstance(value, str) and not _TEXT.fullmatch(value):
@@ -73,11 +73,11 @@ def bearer(token: str) -> tuple[str, str]:
     """Return the metadata that carries a token.
 
     Raises:
-      SpecError: the token is not text of printable ASCII characters without spaces.
+      SpecError: the token does not consist of printable ASCII characters without spaces.
     """
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         given = "" if isinstance(token, str) else f", got {type(token).__name__}"
-        raise SpecError(f"a token is text of printable ASCII characters without spaces{given}")
+        raise SpecError(f"a token must consist of printable ASCII characters without spaces{given}")
     return _AUTHORIZATION, _BEARER + token
 
 
@@ -94,8 +94,8 @@ def read_token(path: str | os.PathLike[str]) -> str:
         raise SpecError(f"cannot read the token from {path}: {error.strerror}") from None
     except ValueError:
         raise SpecError(
-            f"{path} does not contain a token: one line of printable ASCII characters without "
-            "spaces"
+            f"{path} does not contain a token, which is one line of printable ASCII characters "
+            "without spaces"
         ) from None
     return token
 
@@ -110,14 +110,14 @@ class Token:
       token: the token.
 
     Raises:
-      SpecError: the text is not a valid token.
+      SpecError: `token` is not a valid token.
     """
 
     def __init__(self, token: str):
         self._expected = _hash(bearer(token)[1].removeprefix(_BEARER))
 
     def is_equal(self, sent: str) -> bool:
-        """Return whether the given text equals the required token."""
+        """Return whether `sent` equals the required token."""
         # In constant time, and of equal length: neither the token nor its length can be measured.
         return hmac.compare_digest(_hash(sent), self._expected)
 

@@ -23,7 +23,7 @@ from dm_env_rpc_client.transports.net.sockets import ALPN, Waits, set_options
 from dm_env_rpc_client.transports.net.status import NO_HTTP2
 
 _ACCEPT_SECONDS = 3.0
-"""The time limit, in seconds, for one of a name's several addresses to accept a connection."""
+"""The time limit, in seconds, for each address of a name with several to accept a connection."""
 
 _PROBE_SECONDS = 1.0
 """The time limit, in seconds, for a server to answer the beginning of a TLS handshake."""
@@ -39,7 +39,7 @@ async def reach(
     deadline: float | None,
     loopback_only: bool,
 ) -> Any:
-    """Open a socket to the first address of a name that accepts the connection.
+    """Open a socket to the first of a server's addresses that accepts the connection.
 
     Args:
       waits: the way of waiting, in a thread or in an event loop.
@@ -94,7 +94,7 @@ async def reach(
 
 
 def seconds_to_accept(remaining: float | None, places: int) -> float | None:
-    """Return the time limit, in seconds, for one address of a name to accept a connection.
+    """Return the time limit, in seconds, for the next address to accept a connection.
 
     The addresses share the time, so an address that does not respond leaves time for the others.
 
@@ -108,7 +108,7 @@ def seconds_to_accept(remaining: float | None, places: int) -> float | None:
 
 
 async def explain_end(waits: Waits, error: OSError, attempts: Attempts) -> OSError:
-    """Find out whether a server that closes plaintext connections at once expects TLS.
+    """Find out whether a server that closes plaintext connections immediately expects TLS.
 
     To a client, a server that expects TLS looks like a proxy whose server has not started yet. Only
     the proxy is worth another attempt.
@@ -147,7 +147,7 @@ async def _answers_tls(waits: Waits, target: Target, attempts: Attempts) -> bool
 
 
 async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list[Any]:
-    """Resolve a name, in a separate thread if the lookup can block, to enforce the deadline."""
+    """Resolve a name by the deadline, in a separate thread if the lookup can block."""
     look_up = functools.partial(
         socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM
     )
@@ -157,7 +157,7 @@ async def _look_up(waits: Waits, target: Target, deadline: float | None) -> list
     try:
         return await waits.call(look_up, None if deadline is None else seconds_left(deadline))
     except TimeoutError:
-        raise TimeoutError(f"the name {target.host} was not resolved in time") from None
+        raise TimeoutError(f"could not resolve the name {target.host} in time") from None
 
 
 async def _connect(

@@ -1,4 +1,4 @@
-"""Functions shared by the sockets of clients and servers, and ways of waiting while connecting.
+"""Functions shared by client and server sockets, and ways to wait while connecting.
 
 The code for connecting consists of coroutines that await the methods of a `Waits` object. The
 methods of `Blocking` never suspend, so `run` can execute the coroutines in the calling thread. An
@@ -28,11 +28,11 @@ ALPN = "h2"
 """The ALPN protocol name of HTTP/2 (RFC 9113, section 3.2)."""
 
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
-"""The TCP keepalive options, with which the kernel detects a lost machine without HTTP/2 PINGs."""
+"""TCP keepalive options that let the kernel detect an unreachable machine without HTTP/2 PINGs."""
 
 KEEPALIVE_SECONDS = 10.0
 KEEPALIVE_TIMEOUT_SECONDS = 5.0
-"""The time limit, in seconds, for the answer to a probe, which a client sends after
+"""The time limit, in seconds, for the answer to a probe. A client sends probes after
 `KEEPALIVE_SECONDS` of silence. Each transport detects a frozen peer within 15 s."""
 
 
@@ -148,7 +148,7 @@ class Waits(Protocol):
         """Wait for the given number of seconds."""
 
     async def call(self, function: Callable[[], _T], seconds: float | None) -> _T:
-        """Call a function that can block, in a separate thread that ends with the function.
+        """Call a function that can block, in a separate thread that ends when it returns.
 
         Args:
           function: the function.
@@ -160,7 +160,7 @@ class Waits(Protocol):
 
 
 class Blocking(Waits):
-    """Ways of waiting that block the calling thread."""
+    """An implementation of `Waits` that blocks the calling thread."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
         return poll_for(polled, events)(_FOR_EVER if seconds is None else seconds)
@@ -192,7 +192,7 @@ class Blocking(Waits):
 
 
 class InLoop(Waits):
-    """Ways of waiting that let the running event loop continue."""
+    """An implementation of `Waits` that lets the running event loop continue."""
 
     async def ready(self, polled: Any, events: int, seconds: float | None) -> bool:
         loop = asyncio.get_running_loop()
@@ -236,7 +236,7 @@ def run(coroutine: Coroutine[Any, Any, _T]) -> _T:
         return result
     finally:
         coroutine.close()
-    raise AssertionError("the coroutine has suspended, but no event loop is running")
+    raise AssertionError("the coroutine was suspended, but no event loop is running")
 
 
 def _settle(future: asyncio.Future[bool], outcome: bool) -> None:

@@ -26,7 +26,7 @@ NO_HTTP2 = "the server does not offer HTTP/2 (h2) in the TLS handshake"
 GRPC_CODES = tuple(
     code.name for code in sorted(grpc.StatusCode, key=lambda code: int(code.value[0]))
 )
-"""The names of gRPC's status codes, in the order of their numbers."""
+"""The names of gRPC's status codes, in numerical order."""
 
 _HTTP2_NAMES = (
     "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
@@ -83,7 +83,7 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
 
     Args:
       address: the server's name in error messages.
-      code: the name of the status, or its number as text.
+      code: the name of the status, or its number as a string.
       details: the server's description of the error, or None.
     """
     if code not in GRPC_CODES:

@@ -346,7 +346,7 @@ def test_spaces_that_differ_between_rows_are_refused() -> None:
     class Odd(Rows):
         action_space = spaces.Tuple((spaces.MultiDiscrete([3, 4]),))
 
-    text = "differs between rows; set single_action"
+    text = "differs between rows; set the environment's single_action"
     with serve(Odd) as server, pytest.raises(DmEnvRpcError, match=text):
         make(server.address)
 

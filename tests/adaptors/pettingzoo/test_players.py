@@ -224,7 +224,7 @@ def test_what_may_join() -> None:
             for settings, text in (
                 ({"agent": "player_1"}, "agent 'player_1' is taken; free agents: player_0"),
                 ({"agent": "nobody"}, "agent 'nobody' is unknown; free agents: player_0"),
-                ({"lane": 1}, "unknown join setting 'lane'; settings: agent, infos"),
+                ({"lane": 1}, "unknown join setting 'lane'; valid settings: agent, infos"),
             ):
                 with pytest.raises(DmEnvRpcError, match=text):
                     join_world(other, world, settings)

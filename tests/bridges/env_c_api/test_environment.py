@@ -95,9 +95,9 @@ def test_a_scalar_that_the_library_does_not_declare(
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        ((), r"'anything': is float64 of shape \(2,\); expected DOUBLES of .* as shapes says"),
-        ((-1,), r"'anything': is float64 of shape \(\); expected DOUBLES of shape \(0,\)"),
-        ((3, 3), r"'anything'.*shape \(\); expected .* shape \(3, 3\) .*, as shapes says"),
+        ((), r"'anything' is float64 of shape \(2,\); expected DOUBLES of .* as given in shapes"),
+        ((-1,), r"'anything' is float64 of shape \(\); expected DOUBLES of shape \(0,\)"),
+        ((3, 3), r"'anything'.*shape \(\); expected .* shape \(3, 3\) .*, as given in shapes"),
     ],
 )
 def test_a_value_of_another_shape_is_an_error(
@@ -112,20 +112,23 @@ def test_a_value_of_another_shape_is_an_error(
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"shapes": {"everything": ()}}, "no observation matches 'everything'; there are 'camera'"),
+        ({"shapes": {"everything": ()}}, "'everything'; known observations: 'camera'"),
         ({"shapes": {"camera": ()}}, r"declares the shape of 'camera' itself: \(72, 96, 3\)"),
         ({"shapes": {"message": ()}}, "declares the shape of 'message' itself"),
         ({"shapes": {"anything": (0,)}}, r"shape of 'anything' is \(0,\); expected a sequence"),
         ({"shapes": {"anything": (-2,)}}, "positive integers"),
         ({"shapes": {"anything": 3}}, "positive integers"),
         ({"shapes": {"anything": "ab"}}, "positive integers"),
-        ({"events_observation": "camera"}, "'camera', which is already an observation"),
-        ({"events_observation": "body"}, "exclude each other"),
+        ({"events_observation": "camera"}, "'camera', which is already the name of an"),
+        ({"events_observation": "body"}, "conflict: "),
         (
             {"observations": "camera"},
             "must be a list of names, or None for all, got 'camera'",
         ),
-        ({"observations": ["radar"]}, "there is no observation 'radar'; there are 'camera'"),
+        (
+            {"observations": ["radar"]},
+            "there is no observation 'radar'; known observations: 'camera'",
+        ),
         ({"settings": {"width\0": "1"}}, "null character"),
         ({"frames_per_step": 0}, "frames_per_step must be an integer from 1 to 2147483647, got 0"),
         ({"start_attempts": 0}, "start_attempts must be .*, got 0"),
@@ -210,22 +213,22 @@ def test_actions_are_sticky_until_the_episode_ends(make: MakeEnvironment, isolat
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ({"fly": 1}, "there is no action 'fly'; actions: 'turn.horizontal', 'jump'"),
-        ({"jump": 2}, "action 'jump': is 2; expected a number from 0 to 1"),
+        ({"fly": 1}, "there is no action 'fly'; known actions: 'turn.horizontal', 'jump'"),
+        ({"jump": 2}, "action 'jump' is 2; expected a number from 0 to 1"),
         ({"jump": 0.5}, "action 'jump': the value is 0.5, which is not an integer; expected int32"),
-        ({"jump": 2**40}, "action 'jump': is 1099511627776; expected a number from 0 to 1"),
-        ({"jump": [1]}, r"action 'jump': has shape \[1\]; expected a scalar"),
+        ({"jump": 2**40}, "action 'jump' is 1099511627776; expected a number from 0 to 1"),
+        ({"jump": [1]}, r"action 'jump' has shape \[1\]; expected a scalar"),
         ({"jump": "high"}, "action 'jump': expected int32, got strings"),
-        ({"throttle": float("nan")}, "action 'throttle': is nan; expected a number from -1.0"),
-        ({"throttle": float("inf")}, "action 'throttle': is inf"),
-        ({"throttle": np.float32(1.5)}, "action 'throttle': is 1.5"),
+        ({"throttle": float("nan")}, "action 'throttle' is nan; expected a number from -1.0"),
+        ({"throttle": float("inf")}, "action 'throttle' is inf"),
+        ({"throttle": np.float32(1.5)}, "action 'throttle' is 1.5"),
         ({"say": 3}, "action 'say': expected strings or messages, got int64"),
         ({"say": "a\0b"}, r"action 'say': 'a\\x00b' contains a null character"),
         ({"say": "\ud800"}, r"action 'say': '\\ud800' cannot be encoded as UTF-8"),
-        ({"say": np.array(["a"])}, r"action 'say': has shape \[1\]"),
+        ({"say": np.array(["a"])}, r"action 'say' has shape \[1\]"),
         ({"say": dm_env_rpc_pb2.Tensor()}, "action 'say': expected a string, got Tensor"),
         ({"say": None}, "action 'say': cannot be packed"),
-        ([0, 0], "an action is a mapping from names to values, got list"),
+        ([0, 0], "an action must be a mapping of names to values, got list"),
     ],
 )
 def test_actions_that_cannot_be_change_nothing(

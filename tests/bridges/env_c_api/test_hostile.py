@@ -36,55 +36,55 @@ WHEN_OPENED = {
     "all_null": "leaves setting, init, .* null",
     "null_context": "its context is null",
     "larger_struct": "compiled with another version",
-    "null_name": "observation_name of 0: is null",
+    "null_name": "observation_name of 0 is null",
     "empty_name": "an action has an empty name",
-    "latin_name": "action_discrete_name of 0: is not UTF-8",
+    "latin_name": "action_discrete_name of 0 is not valid UTF-8",
     "same_names": "2 actions are named 'same'",
     "same_observations": "observations are named 'same'",
-    "endless_name": "event_type_name of 0: has no end within 4096 bytes",
-    "null_environment_name": "environment_name: is null",
-    "negative_count": "observation_count: is -1",
-    "huge_count": "action_discrete_count: is 2147483647; expected 0 to 10000",
+    "endless_name": "event_type_name of 0 does not end within 4096 bytes",
+    "null_environment_name": "environment_name is null",
+    "negative_count": "observation_count is -1",
+    "huge_count": "action_discrete_count is 2147483647; expected 0 to 10000",
     "nan_bounds": "action 'throttle' has the bounds nan to nan",
     "no_bounds": "action 'turn.horizontal' has the bounds 1 to 0",
     "inverted_bounds": "action 'turn.horizontal' has the bounds 5 to -5",
-    "no_spec": "observation_spec of 0: the library did not fill it in",
-    "null_shape": "observation_spec of 0: has 3 dimensions and a null shape",
-    "too_many_dims": "observation_spec of 0: has 33 dimensions; expected 0 to 32",
-    "negative_dims": "observation_spec of 0: has -2 dimensions",
+    "no_spec": "the library did not fill in observation_spec of 0",
+    "null_shape": "observation_spec of 0 has 3 dimensions, but its shape is null",
+    "too_many_dims": "observation_spec of 0 has 33 dimensions; expected 0 to 32",
+    "negative_dims": "observation_spec of 0 has -2 dimensions",
     "negative_size": r"observation_spec of 0: shape \[3, -5\] has a negative size",
     "overflow": "observation_spec of 0: shape .* takes .* at most 134217728 are allowed",
     "overflow_hidden": "observation_spec of 0: shape .* takes",
     "wraps_to_zero": "observation_spec of 0: shape .* takes 147573952589676412928 bytes",
     "over_budget": "observation_spec of 0: shape .* takes 4294967296 bytes",
-    "unknown_type": "observation_spec of 0: has type 77, which version .* does not have",
-    "text_of_two_dims": "observation_spec of 0: a string has 1 dimension, got 2",
+    "unknown_type": "observation_spec of 0 has type 77, which does not exist in version",
+    "text_of_two_dims": "observation_spec of 0: a string must have 1 dimension, got 2",
 }
 
 WHEN_STARTED = {
     "endless_eagain": r"EAGAIN 3 times; its last message: never ready",
     "null_message": r"start failed with code 3: \(no message: error_message returned null",
-    "no_observation": "observation 'camera': the library did not fill it in",
-    "null_payload": r"observation 'camera': has shape \[72, 96, 3\] and a null payload",
-    "other_shape": r"observation 'camera': is uint8 of shape \(72, 96, 2\); expected BYTES of",
-    "other_type": r"observation 'camera': is float64 of shape \(1, 1, 1\); expected BYTES",
-    "dynamic_dims": "observation 'camera': has -1 dimensions",
-    "many_dims": "observation 'camera': has 33 dimensions",
+    "no_observation": "the library did not fill in observation 'camera'",
+    "null_payload": r"observation 'camera' has shape \[72, 96, 3\], but its payload is null",
+    "other_shape": r"observation 'camera' is uint8 of shape \(72, 96, 2\); expected BYTES of",
+    "other_type": r"observation 'camera' is float64 of shape \(1, 1, 1\); expected BYTES",
+    "dynamic_dims": "observation 'camera' has -1 dimensions",
+    "many_dims": "observation 'camera' has 33 dimensions",
     "negative_length": r"observation 'camera': shape \[72, 96, -3\] has a negative size",
     "large_camera": "observation 'camera': shape .* takes 17179869176 bytes",
-    "wrong_row": r"observation 'camera': is uint8 of shape \(2, 9\); .* as observation_spec",
-    "latin_text": "observation 'camera': is not UTF-8",
-    "negative_events": "event_count: is -1",
-    "huge_events": "event_count: is 2147483647",
-    "no_event": "event 0: has id -2147483648; there are 2 types",
-    "unknown_event": "event 0: has id 2; there are 2 types",
-    "null_event_observations": "event 0: has 3 observations and a null pointer",
-    "negative_event_observations": "event 0: has -3 observations",
-    "large_events": "event 0: observation 1: takes 134217728 bytes; with the earlier values",
+    "wrong_row": r"observation 'camera' is uint8 of shape \(2, 9\); .* by observation_spec",
+    "latin_text": "observation 'camera' is not valid UTF-8",
+    "negative_events": "event_count is -1",
+    "huge_events": "event_count is 2147483647",
+    "no_event": "event 0 has id -2147483648; there are 2 event types",
+    "unknown_event": "event 0 has id 2; there are 2 event types",
+    "null_event_observations": "event 0 has 3 observations, but the pointer",
+    "negative_event_observations": "event 0 has -3 observations",
+    "large_events": "event 0: observation 1 takes 134217728 bytes; together with the earlier",
 }
 
 WHEN_STEPPED = {
-    "unknown_status": "advance: returned status 42",
+    "unknown_status": "advance returned status 42",
     "no_reward": "advance: the reward is NaN or was not stored",
     "nan_reward": "advance: the reward is NaN",
     "speechless_error": r"advance failed with code 2: \(no message\)",
@@ -146,24 +146,24 @@ def test_errors_of_a_child_process_are_the_same(make: MakeEnvironment, library: 
 def test_a_library_of_another_version_is_noticed() -> None:
     with pytest.raises(ProtocolError, match=r"wrote more than the 29 functions of version 2\.2"):
         EnvCApiEnvironment(compile_library("complete", "1.4"), "complete_connect", version="2.2")
-    with pytest.raises(ProtocolError, match=r"leaves act_text, advance null; version 1\.4"):
+    with pytest.raises(ProtocolError, match=r"leaves act_text, advance null, but version 1\.4"):
         EnvCApiEnvironment(compile_library("complete", "2.2"), "complete_connect", version="1.4")
 
 
 def test_types_of_a_later_version_are_noticed() -> None:
-    with pytest.raises(ProtocolError, match=r"has type 3, which version 2\.0 does not have"):
+    with pytest.raises(ProtocolError, match=r"has type 3, which does not exist in version 2\.0"):
         EnvCApiEnvironment(compile_library("complete", "2.1"), "complete_connect", version="2.0")
 
 
 @pytest.mark.parametrize(
     ("library", "call", "message"),
     [
-        ("unknown_result", "write", "write_property of 'speed': returned 9"),
-        ("null_value", "read", "value of property 'speed': is null"),
-        ("invalid_read", "read", "returned InvalidArgument, which only write_property may"),
-        ("null_key", "list", "a key: is null"),
+        ("unknown_result", "write", "write_property of 'speed' returned 9"),
+        ("null_value", "read", "the value of property 'speed' is null"),
+        ("invalid_read", "read", "returned InvalidArgument, which only write_property may return"),
+        ("null_key", "list", "a key is null"),
         ("odd_attributes", "list", "property 'odd' has attributes 64"),
-        ("flood", "list", "more than 10000 properties"),
+        ("flood", "list", "it has more than 10000 children"),
         ("endless_tree", "tree", "more than 64 levels of properties"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_callable_that_connects(form: str) -> None:
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        ((b"\1" * 232, 1), SpecError, r"the struct has 232 bytes; that of version 1\.4 has 248"),
+        ((b"\1" * 232, 1), SpecError, r"the struct has 232 bytes; expected 248 for version 1\.4"),
         (("struct", 1), SpecError, "returned str for the struct"),
         ((b"\1" * 248, "context"), SpecError, "returned str for the context"),
         ((b"\1" * 248, 0), ProtocolError, "its context is null"),
@@ -121,7 +121,7 @@ def test_a_cffi_pointer_as_launch_parameters(make: MakeEnvironment) -> None:
     params = ffi.new("const char*[2]", [title, ffi.NULL])
     environment = make(WITH_PARAMS, launch_params=params)
     assert environment.read_property("title") == "by pointer"
-    with pytest.raises(SpecError, match="for a child process it is the bytes of a struct"):
+    with pytest.raises(SpecError, match="for a child process, it must be the bytes of a struct"):
         make(WITH_PARAMS, launch_params=params, isolated=True)
 
 
@@ -139,8 +139,8 @@ def test_a_connect_function_that_refuses_its_parameters(make: MakeEnvironment) -
         ("complete", "missing", {}, "exports no function 'missing'"),
         ("complete", WITH_PARAMS, {"launch_params": "text"}, "launch_params is 'text'"),
         ("complete", lambda: None, {"launch_params": []}, "a callable binds its own arguments"),
-        (None, "connect", {"isolated": True}, "a child process opens a library by its path"),
-        ("complete", 4096, {"isolated": True}, "a child process opens a library by its path"),
+        (None, "connect", {"isolated": True}, "a child process needs the path of a library"),
+        ("complete", 4096, {"isolated": True}, "a child process needs the path of a library"),
         ("complete", "complete_connect", {"version": "1.3"}, "unknown EnvCApi version '1.3'"),
     ],
 )

@@ -24,10 +24,10 @@ CAMERA_BYTES = 72 * 96 * 3
         ),
         (
             {"message_bytes": CAMERA_BYTES},
-            r"the observations take 207\d\d bytes together; at most 20736 are allowed",
+            r"the observations together take 207\d\d bytes; at most 20736 are allowed",
         ),
-        ({"specs": 1}, r"action_discrete_count: is 2; expected 0 to 1 \(Limits\.specs\)"),
-        ({"name_bytes": 4}, r"action_discrete_name of 0: has no end within 4 bytes \(Limits\)"),
+        ({"specs": 1}, r"action_discrete_count is 2; expected 0 to 1 \(Limits\.specs\)"),
+        ({"name_bytes": 4}, r"action_discrete_name of 0 does not end within 4 bytes \(Limits\)"),
     ],
 )
 def test_a_library_beyond_the_limits_is_not_opened(
@@ -44,7 +44,7 @@ def test_observations_whose_size_changes_share_what_is_left(
     assert env._runner is not None
     fixed = env._runner.description.fixed_bytes
     assert make(isolated=isolated, limits=Limits(message_bytes=fixed + 1000)).reset().first()
-    with pytest.raises(ProtocolError, match=r"with the earlier values the step exceeds .*Limits"):
+    with pytest.raises(ProtocolError, match=r"with the earlier values, this exceeds .*Limits"):
         make(isolated=isolated, limits=Limits(message_bytes=fixed)).reset()
 
 
@@ -52,7 +52,7 @@ def test_properties_beyond_the_limits(make: MakeEnvironment, isolated: bool) -> 
     def limited(**limit: int) -> Any:
         return make(isolated=isolated, settings={"world.title": "x" * 40}, limits=Limits(**limit))
 
-    with pytest.raises(ProtocolError, match="value of property 'title': has no end within 39"):
+    with pytest.raises(ProtocolError, match="value of property 'title' does not end within 39"):
         limited(text_bytes=39).read_property("title")
     assert limited(text_bytes=40).read_property("title") == "x" * 40
     count = len(limited().list_properties(recursive=True))

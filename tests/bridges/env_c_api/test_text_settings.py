@@ -14,5 +14,5 @@ def test_settings_are_strings() -> None:
     expected = {"a": "true", "b.c": "1", "b.d": "0.1", "e": "text", "f": "0.5"}
     assert text_settings(settings) == expected
     assert text_settings({"a": np.False_}) == {"a": "false"}
-    with pytest.raises(SpecError, match=r"setting 'b\.c' is of type bytes; a library takes"):
+    with pytest.raises(SpecError, match=r"setting 'b\.c' is of type bytes; expected a str"):
         text_settings({"b": {"c": b"1"}})

@@ -211,5 +211,5 @@ def test_environments_of_several_agents_are_refused_by_their_own_name() -> None:
 
         observation_space = action_space
 
-    with pytest.raises(SpecError, match="the factory made a Duel; expected"):
+    with pytest.raises(SpecError, match="the factory returned an object of type Duel; expected"):
         as_hosted(Duel())

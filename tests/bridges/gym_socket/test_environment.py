@@ -197,7 +197,7 @@ def test_true_and_false_are_numbers_where_a_space_is_discrete() -> None:
         for spec, part in zip(environment.observation_spec(), observation, strict=True):
             spec.validate(part)
         assert [part.tolist() for part in observation] == [6, 0, [1, 0], 0.5]
-        with pytest.raises(ProtocolError, match=r"observation\.3: True is true or false"):
+        with pytest.raises(ProtocolError, match=r"observation\.3: True is boolean"):
             environment.reset()
 
 
@@ -273,7 +273,7 @@ def test_an_answer_that_nothing_asked_for_is_the_end() -> None:
     with environment_of((RESET, OBSERVED * 2)) as environment:
         environment.reset()
         assert settles(environment._connection._stream.has_unread)
-        with pytest.raises(ProtocolError, match="an answer without a request"):
+        with pytest.raises(ProtocolError, match="an unrequested answer"):
             environment.reset()
         assert_unusable(environment, ProtocolError)
 

@@ -100,7 +100,9 @@ def test_universe_goes_to_the_operators_handlers() -> None:
         assert configured.environment is made[0]
         with pytest.raises(DmEnvRpcError, match="ValueError: no wrapper Vision"):
             environment.wrap_universe("Vision", {})
-        with pytest.raises(DmEnvRpcError, match="wrap_universe made a NoneType; expected"):
+        with pytest.raises(
+            DmEnvRpcError, match="wrap_universe returned an object of type NoneType; expected"
+        ):
             environment.wrap_universe("Nothing", {})
         assert environment.reset().observation.shape == (1,)
         environment.wrap_universe("Frames", {})

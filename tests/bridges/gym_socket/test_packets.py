@@ -125,7 +125,7 @@ def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
         (b"\x02\x00\x00\x00\x00", "observation type 2"),
         (b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
         (b"\x01\xff\xff\xff\xff", "4294967295 bytes"),
-        (b"\x01\x03\x00\x00\x00", "has no number of dimensions"),
+        (b"\x01\x03\x00\x00\x00", "lacks its number of dimensions"),
         (b"\x01\x04\x00\x00\x00\x01\x00\x00\x00", "1 dimensions"),
         (b"\x01\xff\x00\x00\x00\x21\x00\x00\x00", "33 dimensions"),
         (b"\x01\x0a\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00", "has 2 bytes of data"),
@@ -171,7 +171,7 @@ def test_the_first_dialect_cannot_say_what_only_the_latest_has(request_: packets
 def test_what_no_packet_can_hold_is_not_written() -> None:
     with pytest.raises(SpecError, match="unknown dialect 'second'"):
         packets.check_dialect("second")
-    with pytest.raises(SpecError, match="invalid as JSON"):
+    with pytest.raises(SpecError, match="cannot be encoded as JSON"):
         packets.encode_request(packets.Step(float("nan")))
     with pytest.raises(SpecError, match="not a Unicode string"):
         packets.encode_request(packets.Handshake("\ud800"))

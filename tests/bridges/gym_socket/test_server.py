@@ -182,8 +182,8 @@ def test_a_step_after_the_last_needs_a_reset() -> None:
     ("factory", "message"),
     [
         (hosted.broken, "RuntimeError: no display"),
-        (hosted.no_environment, "made a int; expected a dm_env.Environment"),
-        (hosted.TwoRewards, "scalar rewards only"),
+        (hosted.no_environment, "returned an object of type int; expected a dm_env"),
+        (hosted.TwoRewards, "supports only scalar rewards"),
     ],
 )
 def test_environments_that_cannot_be_made(factory: Any, message: str) -> None:

@@ -111,7 +111,7 @@ def test_batches_are_sent_and_received(dice: Server, num_batches: int) -> None:
 def test_some_rows_of_a_batch_do_not_step_alone(dice: Server, num_batches: int | None) -> None:
     with BatchedEnvironment(dice.address, 4, settings, num_batches=num_batches) as env:
         env.reset()
-        text = r"environments \[2\] are rows of one batch, .* \[0,.* together; send for all of them"
+        text = r"environments \[2\] are rows of one batch, .* \[0,.* together; send actions for "
         with pytest.raises(SpecError, match=text):
             env.send(rolls(3, 0), [1, 2, 3] if num_batches else [2])
         with pytest.raises(SpecError, match="of 0 environments with pending steps"):

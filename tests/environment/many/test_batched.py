@@ -97,7 +97,7 @@ def test_specs_may_change_with_a_reset_of_all(catch_server: Server) -> None:
 
 
 def test_environments_of_one_batch_have_the_same_specs(catch_server: Server) -> None:
-    with pytest.raises(SpecError, match=r"environment 2 .* has another observation_spec"):
+    with pytest.raises(SpecError, match=r"environment 2 .* has a different observation_spec"):
         BatchedEnvironment(catch_server.address, 3, lambda index: {"rows": 5 + index // 2})
     assert catch_server.world_count == 0
 
@@ -141,11 +141,11 @@ def test_observations_of_variable_length_are_objects() -> None:
     ("action", "text"),
     [
         ({"value": [1, 2, 3]}, "action 'value': has 3 rows; expected 4"),
-        ({"value": 1}, "action 'value': is one value; expected 4"),
+        ({"value": 1}, "action 'value': expected 4 values"),
         ({"value": [1, 2, 3, 0.5]}, r"action 'value': element \[3\] is 0.5"),
         ({"value": np.ones((4, 1), int)}, r"environment 0 at .*'value'.*shape \[1\]"),
         ({"speed": [1, 2, 3, 4]}, "environment 0 at .*unknown action 'speed'"),
-        ([1, 2, 3, 4], "mapping from names to arrays, got list; actions: 'value'"),
+        ([1, 2, 3, 4], "mapping of names to arrays, got list; actions: 'value'"),
     ],
 )
 def test_actions_are_checked_before_anything_is_sent(
@@ -228,7 +228,7 @@ def test_what_is_under_way_is_received_once(echoes: Echoes) -> None:
 
 @pytest.mark.parametrize("ids", [[3], [-1], [0, 0], [], [[0]], [0.5], ["a"]])
 def test_wrong_indices_are_refused(echo_environment_server: Server, ids: Any) -> None:
-    refused = pytest.raises(SpecError, match="different indices from 0 to 2")
+    refused = pytest.raises(SpecError, match="distinct indices from 0 to 2")
     with BatchedEnvironment(echo_environment_server.address, 3) as env, refused:
         env.send({"value": [1] * len(ids)}, ids)
 
@@ -248,9 +248,9 @@ def test_rewards_and_discounts_are_arrays_or_nothing_is_opened(catch_server: Ser
         def reward_spec(self) -> Any:
             return specs.Array((self._size,), np.float32)
 
-    with pytest.raises(SpecError, match="an array is expected"):
+    with pytest.raises(SpecError, match="expected array specs"):
         BatchedEnvironment(catch_server.address, 2, adaptor_class=Many)
-    with pytest.raises(SpecError, match=r"environment .* has another reward_spec than"):
+    with pytest.raises(SpecError, match=r"environment .* has a different reward_spec from"):
         BatchedEnvironment(catch_server.address, 2, adaptor_class=Other)
     assert catch_server.world_count == 0
 

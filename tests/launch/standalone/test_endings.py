@@ -96,7 +96,7 @@ def test_a_token_that_is_none_serves_nobody(version: str, contents: str, tmp_pat
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "a\n", "\u00e9"])
 def test_a_token_is_a_word(token: str) -> None:
-    with pytest.raises(ValueError, match="a token is text of printable ASCII characters"):
+    with pytest.raises(ValueError, match="a token must consist of printable ASCII characters"):
         dm_env_rpc_server.serve(object, token=token)
 
 

@@ -103,7 +103,7 @@ def test_an_error_says_what_is_missing_and_in_which_python(python: str, tmp_path
 
 
 def test_only_an_environment_of_python_has_an_interpreter() -> None:
-    with pytest.raises(SpecError, match="is for python:MODULE:NAME"):
+    with pytest.raises(SpecError, match="works only with python:MODULE:NAME"):
         make("localhost:50051", python=sys.executable)
 
 

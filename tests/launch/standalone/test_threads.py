@@ -145,5 +145,5 @@ def test_the_command_has_them_in_its_main_thread() -> None:
 
 
 def test_another_thread_is_refused() -> None:
-    with pytest.raises(ValueError, match="no thread 'other'; there is 'main'"):
+    with pytest.raises(ValueError, match="invalid thread 'other'; expected 'main'"):
         one_file.serve(Made, thread="other")

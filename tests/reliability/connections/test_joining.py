@@ -47,11 +47,11 @@ FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
     "unknown create setting": ((Catch, {"colour": 1}, {}), "settings: rows, columns, seed"),
     "create setting of a wrong value": ((Catch, {"rows": 0}, {}), "at least 2 rows"),
     "create setting of a wrong type": ((Catch, {"rows": "many"}, {}), "does not take these"),
-    "ambiguous create settings": ((Catch, {"rows": 3, "rows.x": 4}, {}), "exclude each other"),
+    "ambiguous create settings": ((Catch, {"rows": 3, "rows.x": 4}, {}), "conflict: "),
     "environment cannot be made": (_broken("__init__"), "broken in __init__"),
     "environment has no action spec": (_broken("action_spec"), "broken in action_spec"),
     "environment has no observation spec": (_broken("observation_spec"), "observation_spec"),
-    "names with periods": (_broken("ambiguous"), "'a' and 'a.b' exclude each other"),
+    "names with periods": (_broken("ambiguous"), "'a' and 'a.b' conflict: "),
     "dtype that cannot be sent": (_broken("dtype"), "complex64"),
     "observation named reward": (_broken("name"), "rename it"),
     "factory returns no environment": (

@@ -257,7 +257,7 @@ def test_specs_of_large_arrays_take_no_memory(
     if size == 1 << 26:
         uid = re.escape("(uid 1)")
         kind = "SpecError" if door != "RemoteVectorEnv" else "EnvironmentsFailedError"
-        taken = r"shape \[67108864\] of float64 takes 536870912"
+        taken = r"an array of shape \[67108864\] and dtype float64 takes 536870912"
         pattern = rf"^{kind}: .*{side} 'wide' {uid}: {taken}"
         assert re.search(pattern, outcome), outcome
         assert "Limits.message_bytes" in outcome

@@ -216,7 +216,7 @@ def test_a_reset_may_change_the_specs_of_all_rows_and_not_of_some() -> None:
     with playing(Counting, {"num_envs": ROWS}) as env:
         env.reset()
         mask = np.array([False, True, False])
-        with pytest.raises(DmEnvRpcError, match=r"row 1 of the batch has another observation"):
+        with pytest.raises(DmEnvRpcError, match=r"row 1 of the batch has a different observation"):
             env.reset({batches.RESET_MASK: mask, "size": 4})
         env.reset({"size": 4})
         assert env.observation_spec()["seen"].shape == (ROWS, 4)
@@ -271,11 +271,11 @@ class Boundless(Counting):
         (Counting, {"num_envs": 2.0}, "expected an integer, got 2.0"),
         (Counting, {"num_envs": True}, "expected an integer, got True"),
         (Counting, {"num_envs": 3, "rows.length": [1, 2]}, r"'rows.length' has the shape \[2\]"),
-        (Counting, {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], a value for each row"),
+        (Counting, {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], one value per row"),
         (Counting, {"num_envs": 3, "colour": 2}, "known settings: length, fails_at, size"),
-        (large, {"num_envs": 64}, "take 536872448 bytes, but a batch may have at most 134217728"),
+        (large, {"num_envs": 64}, "take 536872448 bytes, but the limit for a batch is 134217728"),
         (Boundless, {"num_envs": 2}, "would take 36893488147419103264 bytes"),
-        (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has another"),
+        (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has a different"),
         (Variable, {"num_envs": 2}, "'words' is of variable length"),
         (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
         (Race, {"num_envs": 2}, "a batch can contain only environments"),

@@ -587,7 +587,7 @@ def test_a_world_ends_if_the_process_with_its_rows_cannot_be_replaced(tmp_path: 
             stepped(env, DO_NOTHING)
             with pytest.raises(ConnectionLostError, match="rows could not be recreated"):
                 env.step(DO_NOTHING)
-        assert any("while it started" in str(error) for error in server.errors)
+        assert any("while starting" in str(error) for error in server.errors)
         assert any("no second engine" in str(error) for error in server.errors)
 
 

@@ -1,11 +1,11 @@
-"""Method calls and attributes of Gymnasium environments at a server.
+"""Access to the methods and attributes of Gymnasium environments on a server.
 
-Calls and attributes travel as properties of a world. The values of these properties are JSON in
-the form of `adaptors.gymnasium.value_json`. To call a method, the client writes any `args`,
-`kwargs` and `rows` to the property `gymnasium.call.NAME`, and reads the result from the same
-property. To set an attribute, the client writes `values` and `rows` to `gymnasium.set.NAME`. For a
-single environment, the value of the property `gymnasium.kind.NAME` is "method" or "attribute". A
-server offers these properties only for the names that it allows.
+Calls and attributes are sent as properties of a world. Their values are JSON in the form that
+`adaptors.gymnasium.value_json` defines. To call a method, the client writes `args`, `kwargs` and
+`rows`, if any, to the property `gymnasium.call.NAME`, and reads the result from the same property.
+To set an attribute, the client writes `values` and `rows` to `gymnasium.set.NAME`. For a single
+environment, the value of the property `gymnasium.kind.NAME` is "method" or "attribute". A server
+offers these properties only for the names that it allows.
 """
 
 # `served.py` is the server's end, `remote.py` the client's.

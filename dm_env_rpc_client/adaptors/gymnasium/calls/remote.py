@@ -1,4 +1,4 @@
-"""Method calls and attributes of Gymnasium environments at servers."""
+"""A client's access to the methods and attributes of Gymnasium environments on servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RemoteCalls:
-    """The attribute methods of Gymnasium's vector environments, for remote rows.
+    """`call`, `get_attr` and `set_attr` of Gymnasium's vector environments, for remote rows.
 
     A server allows names with `serve(callable_names=..., settable_names=...)`. Only data is
     transferred: numbers, strings, arrays, lists, tuples and mappings; any other object arrives as
@@ -44,7 +44,7 @@ class RemoteCalls:
           AttributeError: the server does not allow the name, or the environment has no such
             attribute.
           SpecError: an environment has a pending step.
-          DmEnvRpcError: the method raised an error, quoted in the text.
+          DmEnvRpcError: the method raised an error, which the message quotes.
         """
         return tuple(call_rows(self._worlds, name, range(self.num_envs), args, kwargs))
 
@@ -80,7 +80,7 @@ def call_rows(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> list[Any]:
-    """Return a method's results in some rows; see `RemoteCalls.call`.
+    """Call a method in some rows and return the results; see `RemoteCalls.call`.
 
     Args:
       worlds: the worlds with the rows.
@@ -97,7 +97,7 @@ def call_rows(
 
 
 def set_rows(worlds: AnyWorlds, name: str, rows: Sequence[int], each: Sequence[Any]) -> None:
-    """Set an attribute to one value per row in some rows; see `RemoteCalls.set_attr`."""
+    """Set an attribute in some rows, with one value per row; see `RemoteCalls.set_attr`."""
     of = dict(zip(rows, each, strict=True))
     for properties, own, places in _parts(worlds, rows):
         _set(properties, name, places, [of[row] for row in own])
@@ -109,7 +109,7 @@ def may_be_called(worlds: AnyWorlds, name: str) -> bool:
 
 
 class RemoteNames:
-    """The names that clients may call and set on one remote Gymnasium environment.
+    """The methods and attributes of a remote Gymnasium environment that clients may use.
 
     The names are requested once, on first use.
 
@@ -123,7 +123,7 @@ class RemoteNames:
         self._kinds: dict[str, str] = {}
 
     def get(self, name: str) -> Any:
-        """Return a method, as a function, or the value of an attribute.
+        """Return a function that calls a method, or the value of an attribute.
 
         Raises:
           AttributeError: the server does not allow the name, its environment has no such attribute,
@@ -165,7 +165,7 @@ class RemoteNames:
                 names = _allowed(PropertiesExtension(self._connection()), parent)
             except DmEnvRpcClientError as error:
                 raise AttributeError(
-                    f"the request for the names that the server allows failed: {error}"
+                    f"cannot request the names that the server allows: {error}"
                 ) from error
             self._allowed[parent] = names
         return names
@@ -179,7 +179,7 @@ def _call(
     kwargs: Mapping[str, Any],
     count: int,
 ) -> list[Any]:
-    """Return a method's results in some rows of one world, or in all if `rows` is None."""
+    """Call a method in some rows of one world, or in all if `rows` is None; return the results."""
     key = f"{CALL}.{name}"
     given: dict[str, Any] = {} if rows is None else {"rows": rows}
     if args or kwargs:
@@ -220,7 +220,7 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 def _parts(
     worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
-    """Yield each world's properties, its selected rows, and their places (None for all)."""
+    """Yield each world's properties, selected rows and their positions in it (None for all)."""
     worlds.check_idle(rows)
     wanted = set(rows)
     for environment, group in zip(worlds.pool.environments, worlds.groups, strict=True):

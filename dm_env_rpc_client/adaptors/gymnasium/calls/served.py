@@ -20,7 +20,7 @@ from dm_env_rpc_client.server.properties import Properties
 
 
 class Callee(Protocol):
-    """The environments of the rows of a world, as the targets of clients' calls."""
+    """The environments in a world's rows, whose methods and attributes clients use."""
 
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Callee(Protocol):
         """Call a method, or read an attribute, in some or all rows, and return the results."""
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
-        """Set an attribute to one value per row in some rows, or in all rows."""
+        """Set an attribute in some or all rows, with one value per row."""
 
 
 def kinds_of(
@@ -139,12 +139,12 @@ class OfVector(Callee):
     def _check_all(self, rows: Sequence[int] | None) -> None:
         if rows is not None:
             raise RequestError.invalid(
-                "a vector environment supports calls only in all of its rows at once"
+                "a vector environment can be called only for all of its rows at once"
             )
 
 
 class ServedCalls:
-    """The methods and attributes that a world offers to clients, with the next call's arguments."""
+    """The methods and attributes offered to clients, and the arguments sent for the next calls."""
 
     def __init__(self) -> None:
         self._arguments: dict[str, Mapping[str, Any]] = {}
@@ -157,7 +157,7 @@ class ServedCalls:
         settable_names: Collection[str],
         count: int,
     ) -> None:
-        """Add the properties of the allowed names to a server's properties.
+        """Add properties for the allowed names to a server's properties.
 
         Args:
           properties: the properties to extend.

@@ -1,3 +1,3 @@
-"""A library in a child process: `runner.py` implements both ends, and `pipe.py` the messages."""
+"""Run a library in a child process: `runner.py` has both ends, `pipe.py` their messages."""
 
 # Read `runner.py` first.

@@ -1,4 +1,4 @@
-"""Messages between a process and the child that runs its library.
+"""Messages between a process and the child process that runs its library.
 
 A message consists of JSON and the bytes of the arrays that the JSON describes:
 
@@ -9,7 +9,7 @@ untrusted: lengths are checked first, nothing is unpickled, and only the dtypes 
 allowed. Names from the library are never used as keys of a JSON object, since an object with
 arbitrary keys could be mistaken for the description of an array.
 
-Answers are encoded field by field, and validated against the type annotations of the fields. `Any`
+Answers are encoded field by field and validated against the type annotations of the fields. `Any`
 stands for an observation: an array or a string.
 """
 
@@ -46,7 +46,7 @@ from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 _LENGTHS = struct.Struct("<IQ")
 
 _MORE_BYTES = 1 << 24
-"""The maximum overhead of a message, in bytes, for names and for the padding of arrays."""
+"""The maximum overhead of names and array padding in a message, in bytes."""
 
 _ALIGNMENT = 8
 
@@ -54,7 +54,7 @@ _DTYPES = {dtype.str: dtype for dtype in map(np.dtype, ("u1", "<i4", "<i8", "<f8
 
 
 class ChildPipe:
-    """A connection between parent and child made of two pipes, one for each direction.
+    """Two pipes that connect the parent and the child, one for each direction.
 
     Args:
       reader: the descriptor to read from; this object owns it.
@@ -102,7 +102,7 @@ class ChildPipe:
                     _wait(self._writer, select.POLLOUT, deadline)
 
     def receive(self, timeout: float | None = None) -> Any:
-        """Return the next message, whose arrays are writable and share no memory.
+        """Return the next message, whose arrays are writable and do not overlap in memory.
 
         Raises:
           ProtocolError: the message is invalid.
@@ -126,9 +126,9 @@ class ChildPipe:
                 return described
             dtype, shape = _DTYPES.get(described["dtype"]), described["shape"]
             if dtype is None or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
-                raise ValueError(f"an array of shape {shape!r} and dtype {described['dtype']!r}")
+                raise ValueError(f"an array has shape {shape!r} and dtype {described['dtype']!r}")
             if not all(isinstance(length, int) and length >= 0 for length in shape):
-                raise ValueError(f"an array of shape {shape!r}")
+                raise ValueError(f"an array has shape {shape!r}")
             end = offset + math.prod(shape) * dtype.itemsize
             if end > size:
                 raise ValueError(
@@ -144,7 +144,7 @@ class ChildPipe:
             raise ProtocolError(f"the pipe delivered an invalid message: {error}") from error
 
     def close(self) -> None:
-        """Close both ends; must be called only once."""
+        """Close both pipes; call this only once."""
         os.close(self._reader)
         os.close(self._writer)
 
@@ -183,7 +183,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None), np.ndarray))
 
 
 def encode(value: Any) -> Any:
-    """Return a result as JSON, with records as lists of their fields and mappings as pairs."""
+    """Convert a value to JSON: records become lists of their fields, mappings lists of pairs."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, (list, tuple)):

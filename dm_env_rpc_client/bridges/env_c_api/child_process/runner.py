@@ -1,7 +1,7 @@
-"""Both ends of a library in a child process, so that a library crash does not end the parent.
+"""Run a library in a child process, so that a crash of the library does not end the parent.
 
-The child shares standard output and standard error with the parent, so the library's output
-appears there, too.
+This module contains the code of both processes. The child shares the parent's standard output and
+standard error, so the library's output appears there.
 
 The child first reports that it has started. The first message to the child is a pickled `Opening`,
 sent as an array of bytes; unpickling it is safe because the child trusts its parent. Every other
@@ -40,7 +40,7 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors.memory_limits import Limits
 
 ORPHAN_SECONDS = 5.0
-"""The time limit, in seconds, to finish a call and release the library after the parent ends."""
+"""The time, in seconds, that an orphaned child has to finish a call and release the library."""
 
 
 def main(parent: children.Parent, reader: int, writer: int) -> None:
@@ -99,7 +99,7 @@ START_SECONDS = 60.0
 """The time limit, in seconds, for the child's interpreter to start, before any library call."""
 
 CLOSE_SECONDS = 5.0
-"""The time limit, in seconds, for the child to release the environment, and again for its exit."""
+"""The time limit, in seconds, for releasing the environment and again for the child's exit."""
 
 # The child needs the module path of the parent, as children of multiprocessing do.
 _PROGRAM = (
@@ -111,7 +111,7 @@ _PROGRAM = (
 
 
 class ProcessRunner:
-    """A runner of an environment in a child process, with the same methods as `LocalRunner`.
+    """A runner for an environment in a child process, with the same methods as `LocalRunner`.
 
     If the child dies, misses a deadline or sends an invalid answer, or if a call is
     interrupted, the child is killed and every later call fails with the first cause chained.
@@ -132,14 +132,14 @@ class ProcessRunner:
         library, connect, params = opening.library, opening.connect, opening.launch_params
         if library is None or not isinstance(connect, str):
             raise SpecError(
-                "a child process opens a library by its path and the name of a function or its "
-                f"offset ('+0x1234'); got library={library!r}, connect={connect!r}"
+                "a child process needs the path of a library and the name or offset ('+0x1234') "
+                f"of a function; got library={library!r}, connect={connect!r}"
             )
         texts = params if isinstance(params, list | tuple) else [params or ""]
         if not all(isinstance(text, str | bytes) for text in texts):
             raise SpecError(
-                f"launch_params is {params!r}; for a child process it is the bytes of a struct "
-                "without pointers, or a list of strings"
+                f"launch_params is {params!r}; for a child process, it must be the bytes of a "
+                "struct without pointers, or a list of strings"
             )
         self._path = os.path.abspath(library)
         self._timeout = request_timeout
@@ -257,6 +257,6 @@ def _start_child(limits: Limits) -> tuple[subprocess.Popen[bytes], ChildPipe]:
 
 
 def _end_child(process: subprocess.Popen[bytes], pipe: ChildPipe) -> None:
-    """Close the pipes, which makes the child exit, and kill the child if it does not exit."""
+    """Close the pipes so that the child process exits, and kill it if it does not."""
     pipe.close()
     children.end(process, CLOSE_SECONDS)

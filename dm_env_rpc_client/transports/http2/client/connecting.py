@@ -76,7 +76,7 @@ def open_connection(
 async def _until_accepted(
     waits: Waits, connection: ClientConnection, deadline: float | None, first: bytes | None
 ) -> None:
-    """Wait until the server has accepted the connection, and close the socket if it does not.
+    """Wait until the server accepts the connection, and close the socket if it does not.
 
     Args:
       waits: the way of waiting, in a thread or in an event loop.
@@ -103,7 +103,7 @@ async def _until_accepted(
 async def _receive_some(
     waits: Waits, connection: ClientConnection, deadline: float | None, has_more: bool
 ) -> bool:
-    """Receive some bytes, waiting for the socket unless TLS has buffered bytes.
+    """Receive some bytes, and wait for the socket first unless TLS has buffered bytes.
 
     Returns:
       Whether TLS still has buffered bytes.

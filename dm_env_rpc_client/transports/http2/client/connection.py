@@ -1,15 +1,16 @@
-"""A client's HTTP/2 connection on a plain socket, for threads, with one stream or many.
+"""A client's HTTP/2 connection on a plain socket, which threads use for one or more streams.
 
 The thread that waits for an answer reads the socket itself. A step therefore takes three system
-calls (check for unexpected data, send, receive), plus some polling before the thread sleeps
-(`system/polling.py`), and wakes no other thread. A step with a float32 scalar takes 1.2 to 1.3x
+calls (check for unexpected data, send, receive) and some polling before the thread sleeps
+(`system/polling.py`). No other thread is woken. A step with a float32 scalar takes 1.2 to 1.3x
 the time that a bare C++ gRPC client takes (`python -m tests.benchmarks --only waiting`).
 
-A request sent while no other is in flight, the usual case, takes the fast path (`exchange`), which
-passes the caller's bytes to the socket and the received bytes to the message, without a queue.
-Everything else goes through `send`, which never waits, and `advance`, in which the reading thread
-sends the bytes that the socket or the server's window did not accept. If anything unusual happens,
-the fast path leaves the connection in a state from which `send` and `advance` can continue.
+A request takes the fast path (`exchange`) if no other request is in flight, which is the usual
+case. The fast path uses no queue: the caller's bytes go straight to the socket, and the received
+bytes to the message. Everything else goes through `send` and `advance`. `send` never waits. In
+`advance`, the reading thread sends the bytes that the socket or the server's window did not accept
+at first. If anything unusual happens, the fast path leaves the connection in a state from which
+`send` and `advance` can continue.
 
 Environments stepped together by one thread share a connection, and each has its own stream on it.
 One system call sends their Steps, and one system call receives many answers.
@@ -42,8 +43,8 @@ from dm_env_rpc_client.transports.streams import Buffer
 _T = TypeVar("_T")
 
 _DISPOSE_SECONDS = 1.0
-"""The maximum time, in seconds, for which closing a connection waits for a thread that is sending.
-On a busy machine, 0.1 s was too short once in 50,000 times, which left the socket to the garbage
+"""The maximum time, in seconds, to wait for a sending thread before a connection is closed. On a
+busy machine, 0.1 s was too short once in 50,000 times, and the socket was left to the garbage
 collector."""
 
 _YIELD_SECONDS = 1e-5
@@ -55,7 +56,7 @@ _RECORDS_AT_ONCE = (1 << 20) // _RECORD_BYTES
 """The maximum number of records that an event loop receives before it serves other descriptors."""
 
 _FIRST_HELD_BACK = 2
-"""The number of buffers that a corked connection holds back before it sends the first ones."""
+"""The number of buffers that a corked connection holds back before it sends any of them."""
 
 
 class ClientConnection:
@@ -142,7 +143,7 @@ class ClientConnection:
 
     @property
     def is_tls(self) -> bool:
-        """Whether the connection's socket is encrypted."""
+        """Whether the connection uses TLS."""
         return self._is_tls
 
     @property
@@ -155,10 +156,10 @@ class ClientConnection:
         return -1 if self.is_closed else int(self._socket.fileno())
 
     def cork(self) -> None:
-        """Hold back one thread's writes on several streams until `uncork`.
+        """Hold back one thread's writes on several streams until `uncork` is called.
 
-        The first few messages are sent earlier, and then four times as many each time, so that the
-        server answers them meanwhile.
+        Some messages are still sent early, in groups that grow fourfold, so that the server can
+        start to answer.
 
         Bytes that have already arrived are processed first, to detect unrequested answers.
         """
@@ -167,19 +168,19 @@ class ClientConnection:
         self.is_corked = True
 
     def uncork(self) -> None:
-        """Send the held-back bytes. A thread that waits for an answer sends them as well."""
+        """Send the held-back bytes. A thread that waits for an answer also sends them."""
         self.is_corked = False
         self._change()
 
     def send(self, call: ClientStream, *messages: bytes) -> bool:
-        """Send messages on a stream as far as possible without waiting (see `Stream.write`)."""
+        """Send as much of `messages` on a stream as possible without waiting (`Stream.write`)."""
         with self.lock:
             self._make(call.send, *messages)
         sending = self.sending  # `has_unsent`, without the call.
         return not self.is_corked and bool(sending.outbound or sending.blocked)
 
     def has_unsent(self) -> bool:
-        """Whether written bytes are still unsent although they are not held back."""
+        """Whether any written bytes that are not held back are still unsent."""
         return not self.is_corked and bool(self.sending.outbound or self.sending.blocked)
 
     def end(self, call: ClientStream) -> None:
@@ -192,7 +193,7 @@ class ClientConnection:
             self._make(change)
 
     def _give_up(self) -> None:
-        """End all streams after an interrupt. Call with the lock held."""
+        """End all streams after an interrupt. The caller must hold the lock."""
         self.sending.outbound.clear()
         self._framing.fail(
             ConnectionLostError(
@@ -225,7 +226,7 @@ class ClientConnection:
                 self._dispose_unless_receiving()
 
     def receive_ready(self) -> bool:
-        """Receive from a readable socket without waiting, at most part of a large message.
+        """Receive from a readable socket without waiting, but only part of a large message.
 
         Returns:
           Whether TLS has buffered more bytes, which polling the descriptor does not report.
@@ -260,7 +261,7 @@ class ClientConnection:
         return select.POLLIN
 
     def take_all_arrived(self) -> None:
-        """Receive all bytes that have arrived, without waiting, unless another thread receives."""
+        """Receive all arrived bytes, without waiting, unless another thread is receiving."""
         # A peer may go on sending forever.
         for _ in range(len(self._users)):
             if self.is_closed or not self.take_arrived():
@@ -335,7 +336,7 @@ class ClientConnection:
         self._dispose_unless_receiving()
 
     def _dispose_unless_receiving(self) -> None:
-        """Close the socket, or leave that to a thread that is still receiving."""
+        """Close the socket, or let a thread that is still receiving close it."""
         locks.run(
             self._receiving, lambda: locks.run(self.lock, self._socket.close, _DISPOSE_SECONDS)
         )
@@ -347,7 +348,7 @@ class ClientConnection:
         self._change(*(() if message is None else (functools.partial(first.send, message),)))
 
     def is_accepted(self) -> bool:
-        """Return whether the server has accepted the connection, or raise its refusal."""
+        """Return whether the server has accepted the connection; raise an error if it refused."""
         if self._framing.control.is_ready:
             return True
         if self._first is not None and self._first.failure is not None:
@@ -359,7 +360,7 @@ class ClientConnection:
         self._socket.close()
 
     def _make(self, change: Callable[..., _T], *arguments: Any) -> _T:
-        """With the lock held, make a change completely or not at all, and send what is possible.
+        """Make a change atomically with the lock held, then send as many bytes as possible.
 
         Several streams share the bytes that are sent and received. If an exception such as
         KeyboardInterrupt ends a thread in the middle of a change, bytes might be sent or parsed
@@ -571,7 +572,7 @@ class ClientConnection:
         return bool(call.messages) or deadline is None or time.monotonic() < deadline
 
     def _receive(self) -> bool:
-        """Receive and parse once, without waiting, and return whether anything was received."""
+        """Receive and parse once, without waiting; return whether anything was received."""
         look = self._receive_tls if self._is_tls else self._receiver.receive
         has_received = look(self._at_once)
         if has_received:
@@ -591,7 +592,7 @@ class ClientConnection:
             self._framing.received(count if isinstance(count, int) else count[0])
 
     def _receive_tls(self, _: int) -> bool:
-        """Receive from a TLS socket and parse once, and return whether anything was received."""
+        """Receive from a TLS socket and parse once; return whether anything was received."""
         with self.lock:
             return self._make(self._take_decrypted)
 

@@ -1,9 +1,9 @@
 """Decide, without doing I/O, when to probe whether a silent server is still alive.
 
 If the server is silent while an answer is awaited, the client sends a probe. If the server does
-not answer the probe, the client ends the connection. However long a step takes, a frozen server is
-detected within `KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` plus the time of two checks.
-Servers do not count the probe as a PING (`Framing.probe`).
+not answer the probe, the client ends the connection. A frozen server is detected within
+`KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS` plus the time of two checks, no matter how long a
+step takes. Servers do not count the probe as a PING (see `Framing.probe`).
 
 The clock is read only after a wait without traffic, so a step that is answered immediately needs no
 check.
@@ -18,7 +18,7 @@ from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.net.sockets import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS
 
 LOOK_SECONDS = 1.0
-"""The maximum length, in seconds, of a wait before the keepalive is checked."""
+"""The maximum time, in seconds, to wait before the keepalive is checked."""
 
 
 class Verdict(enum.Enum):

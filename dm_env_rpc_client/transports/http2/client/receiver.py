@@ -10,11 +10,11 @@ from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
 
 _FROM_0 = (0,)
 _MOST_BYTES = 1 << 20
-"""The maximum number of bytes received at once, so that an event loop can serve other sockets."""
+"""The limit on bytes received at once, which lets an event loop serve other sockets in between."""
 
 
 class Receiver:
-    """A receiver that fills a `Framing`'s buffers from a plain socket, in one thread at a time.
+    """A receiver that one thread at a time uses to fill a `Framing`'s buffers from a plain socket.
 
     Args:
       connected: the socket.

@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Exchange, 
 _log = logging.getLogger(__name__)
 
 _TIMES = 3
-"""The maximum number of times that a stream is reopened on a separate connection."""
+"""The maximum number of times that a stream can be reopened on another connection."""
 
 Reopen: TypeAlias = Callable[[Waits], Coroutine[Any, Any, ClientConnection]]
 """A function that opens another connection."""

@@ -1,6 +1,6 @@
 """The HTTP/2 protocol of clients and servers, without I/O.
 
-The modules turn received bytes into messages and events, and messages into bytes to send.
+These modules turn received bytes into messages and events, and messages into bytes to send.
 """
 
 # Read `framing.py` first: the state of a connection. It is composed of `control_frames.py`,

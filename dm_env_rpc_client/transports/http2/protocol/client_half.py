@@ -1,4 +1,4 @@
-"""The client's half of an HTTP/2 connection, without I/O, with one gRPC call for each stream.
+"""The client's half of an HTTP/2 connection, without I/O, with one gRPC call per stream.
 
 The caller, which does the I/O, exchanges bytes with `ClientHalf.framing` and messages with each
 `ClientStream`.
@@ -35,7 +35,7 @@ from dm_env_rpc_client.transports.net.status import (
 from dm_env_rpc_client.transports.streams import Allocate
 
 _OF_SERVERS = ("REFUSED_STREAM", "ENHANCE_YOUR_CALM")
-"""The names of the error codes with which a server resets streams for its own reasons."""
+"""The names of the error codes that a server itself, not a proxy, sends to reset a stream."""
 
 # hpack logs all headers at the level DEBUG, and a token may be among them.
 logging.getLogger("hpack").setLevel(logging.INFO)
@@ -142,7 +142,7 @@ class ClientHalf(Role):
         self._going_away = ""
 
     def open(self, headers: Sequence[SentHeader]) -> ClientStream:
-        """Open a stream with the headers of a request, pseudo-headers first."""
+        """Open a stream with request `headers`, which must begin with the pseudo-headers."""
         number = self._next_stream
         # Clients use odd numbers, each once (section 5.1.1).
         self._next_stream += 2
@@ -175,7 +175,7 @@ class ClientHalf(Role):
         """Process response headers, interim headers or trailers."""
         call = self._streams.get(stream)
         if call is None:
-            raise ViolationError(f"sent HEADERS on stream {stream}")
+            raise ViolationError(f"sent HEADERS on stream {stream}, which was never opened")
         # Frames of a stream that this end has given up are still in flight.
         if call.failure is not None:
             return
@@ -209,14 +209,14 @@ class ClientHalf(Role):
     def check_stream(self, stream: int, kind: str) -> None:
         call = self._streams.get(stream)
         if call is None:
-            raise ViolationError(f"sent {kind} on stream {stream}")
+            raise ViolationError(f"sent {kind} on stream {stream}, which was never opened")
         if kind == "DATA" and not call.has_headers and call.failure is None:
             raise ViolationError("sent DATA before the headers")
 
     def end_stream(self, stream: int, code: int) -> None:
         call = self._streams.get(stream)
         if call is None:
-            raise ViolationError(f"sent a broken RST_STREAM on stream {stream}")
+            raise ViolationError(f"sent RST_STREAM on stream {stream}, which was never opened")
         name, status = http2_error(code)
         text = f"the server reset the stream with {name}{self._going_away}"
         # Codes that servers do not send for a call usually come from a proxy.

@@ -23,18 +23,18 @@ STREAM = 0x7FFFFFFF
 """The mask for a stream's number, whose first bit is reserved (section 4.1)."""
 
 _SETTINGS_COST = _HEADERS_COST = 8
-"""The cost of a SETTINGS or HEADERS frame, as a number of cheaper frames. A SETTINGS frame can
+"""The number of cheaper frames that a SETTINGS or HEADERS frame counts as. A SETTINGS frame can
 change the windows of all streams."""
 
 _HEADER_BYTES = 64
-"""The number of bytes of uncompressed headers whose decoding counts as one more frame."""
+"""The number of bytes of uncompressed headers that count as one more frame."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
-"""The maximum number of acknowledgements left unsent because the peer does not read."""
+"""The maximum number of acknowledgements that can be unsent because the peer is not reading."""
 
 _MAX_SETTINGS = 100
-"""The maximum number of settings in a frame. HTTP/2 defines fewer than ten, and parsing each one
-delays other clients."""
+"""The maximum number of settings in one SETTINGS frame. HTTP/2 defines fewer than ten, and parsing
+each one delays other clients."""
 
 MAX_HEADER_BYTES = 1 << 16
 """The size, in bytes, of the largest header block that a client accepts."""
@@ -44,13 +44,13 @@ _MAX_CONTINUATIONS = 64
 
 
 class HeaderBlock:
-    """A header block that is being received and will be decoded.
+    """A header block that is received frame by frame and then decoded.
 
     Args:
       max_bytes: the size limit of the block, both compressed and uncompressed.
 
     Attributes:
-      stream: the number of the stream of the block.
+      stream: the number of the block's stream.
       is_open: whether a CONTINUATION frame must come next; otherwise the block is complete.
       ends_stream: whether the HEADERS frame had END_STREAM.
     """
@@ -80,7 +80,8 @@ class HeaderBlock:
         if flags & frames.WITH_PRIORITY:
             if len(body) < 5:
                 raise ViolationError(
-                    "sent HEADERS without the announced priority", frames.FRAME_SIZE_ERROR
+                    "sent HEADERS with the PRIORITY flag but without a priority",
+                    frames.FRAME_SIZE_ERROR,
                 )
             body = body[5:]
         self.stream = stream
@@ -91,7 +92,7 @@ class HeaderBlock:
         self.is_open = not flags & frames.END_HEADERS
 
     def add(self, flags: int, stream: int, payload: memoryview) -> None:
-        """Process a CONTINUATION frame. The arguments are the same as those of `begin`."""
+        """Process a CONTINUATION frame. The arguments are the same as for `begin`."""
         if not self.is_open or stream != self.stream:
             raise ViolationError("sent CONTINUATION outside a header block")
         self._block += payload
@@ -122,7 +123,7 @@ class HeaderBlock:
 
 
 class ControlFrames:
-    """The handlers of the peer's frames other than DATA.
+    """The handlers for all of the peer's frames except DATA.
 
     Args:
       role: the client's or the server's half.
@@ -162,7 +163,7 @@ class ControlFrames:
         if len(payload) != 5:
             # A stream that is not open cannot be reset.
             known = stream if stream in self._receiving else 0
-            raise ViolationError("sent a broken PRIORITY", frames.FRAME_SIZE_ERROR, known)
+            raise ViolationError("sent a malformed PRIORITY", frames.FRAME_SIZE_ERROR, known)
 
     def _on_headers(self, flags: int, stream: int, payload: memoryview) -> None:
         self.headers.begin(flags, stream, payload)
@@ -183,7 +184,7 @@ class ControlFrames:
     def _on_rst_stream(self, flags: int, stream: int, payload: memoryview) -> None:
         _check_size(payload, 4, "RST_STREAM")
         if not stream:
-            raise ViolationError("sent a broken RST_STREAM on stream 0")
+            raise ViolationError("sent RST_STREAM on stream 0")
         (code,) = NUMBER.unpack(payload)
         self._role.end_stream(stream, code)
 
@@ -199,7 +200,7 @@ class ControlFrames:
         # Each setting may change the window of every stream.
         if len(payload) > 6 * _MAX_SETTINGS:
             raise ViolationError(
-                f"sent {len(payload) // 6} settings in a frame; the limit is {_MAX_SETTINGS}",
+                f"sent {len(payload) // 6} settings in one frame; the limit is {_MAX_SETTINGS}",
                 ENHANCE_YOUR_CALM,
             )
         windows: list[int] = []
@@ -207,7 +208,7 @@ class ControlFrames:
             if name == frames.INITIAL_WINDOW_SIZE:
                 if value > frames.MAX_WINDOW:
                     raise ViolationError(
-                        f"set an invalid initial window of {value}", frames.FLOW_CONTROL_ERROR
+                        f"set an invalid initial window size of {value}", frames.FLOW_CONTROL_ERROR
                     )
                 windows.append(value)
             elif name == frames.MAX_FRAME_SIZE:
@@ -237,7 +238,7 @@ class ControlFrames:
     def _on_ping(self, flags: int, stream: int, payload: memoryview) -> None:
         _check_size(payload, 8, "PING")
         if stream:
-            raise ViolationError("sent a broken PING")
+            raise ViolationError("sent a malformed PING")
         if not flags & ACK:
             self._acknowledge(frames.frame(frames.PING, ACK, 0, bytes(payload)))
 
@@ -251,8 +252,8 @@ class ControlFrames:
         # memory with answers.
         if self._unsent_acknowledgements > _MAX_UNSENT_ACKNOWLEDGEMENTS:
             raise ViolationError(
-                f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames that need acknowledgements "
-                "without reading the acknowledgements",
+                f"sent more than {_MAX_UNSENT_ACKNOWLEDGEMENTS} frames without reading their "
+                "acknowledgements",
                 ENHANCE_YOUR_CALM,
             )
         outbound.append(answer)
@@ -260,7 +261,7 @@ class ControlFrames:
     def _on_goaway(self, flags: int, stream: int, payload: memoryview) -> None:
         if stream or len(payload) < 8:
             code = frames.PROTOCOL_ERROR if stream else frames.FRAME_SIZE_ERROR
-            raise ViolationError("sent a broken GOAWAY", code)
+            raise ViolationError("sent a malformed GOAWAY", code)
         last, code = frames.GOAWAY_HEAD.unpack_from(payload)
         # At most 192 bytes of text: it goes into an error message.
         self._role.go_away(last & STREAM, code, bytes(payload[8:200]).decode("utf-8", "replace"))
@@ -290,5 +291,5 @@ HANDLERS: dict[int, Callable[[ControlFrames, int, int, memoryview], None]] = {
 def _check_size(payload: memoryview, size: int, kind: str) -> None:
     if len(payload) != size:
         raise ViolationError(
-            f"sent a broken {kind} of {len(payload)} bytes", frames.FRAME_SIZE_ERROR
+            f"sent a malformed {kind} of {len(payload)} bytes", frames.FRAME_SIZE_ERROR
         )

@@ -72,7 +72,7 @@ def frame_header(size: int, kind: int, flags: int, stream: int) -> bytes:
 
 
 def header_frames(block: bytes, stream: int, flags: int = 0) -> bytes:
-    """Return the frames of a header block, small enough for every peer (section 6.2).
+    """Return the frames of a header block, each small enough for every peer (section 6.2).
 
     Args:
       block: the encoded headers.
@@ -104,7 +104,7 @@ def window_update(stream: int, increment: int) -> bytes:
 
 
 def rst_stream(stream: int, code: int) -> bytes:
-    """Return a RST_STREAM frame (section 6.4)."""
+    """Return an RST_STREAM frame (section 6.4)."""
     return frame(RST_STREAM, 0, stream, NUMBER.pack(code))
 
 
@@ -123,7 +123,7 @@ _SPOKEN = {
 
 
 class ViolationError(Exception):
-    """An error for a peer that violated HTTP/2. `Framing` then ends the stream or the connection.
+    """The peer violated HTTP/2, so `Framing` ends the stream or the connection.
 
     Args:
       what: the peer's action, as the end of a sentence that begins with "it".
@@ -139,7 +139,7 @@ class ViolationError(Exception):
 
 
 class RefusedMessageError(Exception):
-    """An error for a message that is valid HTTP/2 but is not accepted, which ends its stream.
+    """A message that is valid HTTP/2 was not accepted, so its stream ends.
 
     Args:
       code: the name of the gRPC status, such as "RESOURCE_EXHAUSTED".
@@ -156,7 +156,7 @@ class Role(Protocol):
     """The interface of a client's or server's half, whose methods `Framing.received` calls."""
 
     last_stream: int
-    """The last stream opened by the peer, for a GOAWAY frame, or 0 if the peer has opened none."""
+    """The number of the peer's last stream, or 0 if it has opened none, for a GOAWAY frame."""
 
     def take_headers(self, stream: int, headers: list[Header], ends_stream: bool) -> None:
         """Process a complete header block."""
@@ -165,22 +165,22 @@ class Role(Protocol):
         """Process a DATA frame that ends the peer's half of a stream."""
 
     def check_stream(self, stream: int, kind: str) -> None:
-        """Raise ViolationError if a stream that receives no content forbids this kind of frame."""
+        """Raise ViolationError if `kind` frames are forbidden on a stream that gets no content."""
 
     def end_stream(self, stream: int, code: int) -> None:
-        """Process the peer's reset of a stream with an HTTP/2 error code."""
+        """Process an RST_STREAM frame, in which the peer ends a stream with an error code."""
 
     def refuse_message(self, stream: int, error: RefusedMessageError) -> None:
         """Process a message that was not accepted."""
 
     def go_away(self, last_stream: int, code: int, text: str) -> None:
-        """Process a GOAWAY frame of the peer."""
+        """Process a GOAWAY frame from the peer."""
 
     def begin(self, first: bytes) -> None:
         """Check the first bytes of a peer that did not begin with SETTINGS, and raise an error."""
 
     def break_stream(self, violation: ViolationError) -> None:
-        """End, without raising, a stream that was reset because the peer violated HTTP/2 on it."""
+        """End a stream that was reset because of the peer's violation; never raise an error."""
 
     def violated(self, violation: ViolationError) -> DmEnvRpcClientError:
         """Return the error for a violation that ends the connection."""
@@ -193,9 +193,9 @@ class Role(Protocol):
 
 
 def spoken(first: bytes) -> str:
-    """Return the protocol of a peer that does not speak HTTP/2, without quoting the peer.
+    """Return the name of the protocol that a peer speaks instead of HTTP/2.
 
-    An HTTP/1 request can contain secrets in its first bytes.
+    The peer's bytes are not quoted, because an HTTP/1 request can begin with secrets.
 
     Args:
       first: the first bytes that the peer sent.

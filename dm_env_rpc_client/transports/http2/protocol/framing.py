@@ -1,19 +1,19 @@
 """The HTTP/2 framing of a connection, for the client's or the server's half, without I/O.
 
 The caller, which does the I/O, receives bytes into `buffers` and reports their number to
-`received`. The assembler of each stream delivers the messages. The caller sends the contents of
-`outbound` and reports the number of sent bytes to `sent`. A `Role` distinguishes a client from a
-server. Section numbers refer to RFC 9113 (HTTP/2).
+`received`. Each stream's assembler delivers its messages. The caller sends the contents of
+`outbound` and reports the number of sent bytes to `sent`. A `Role` implements what differs between
+clients and servers. Section numbers refer to RFC 9113 (HTTP/2).
 
-Received bytes are not copied. A partly received message has separate memory, which `buffers`
-offers first, so a large message goes from the kernel directly to the memory that the application
-uses. A step with a 1080p frame takes 0.9 to 1.1x the time of a plain TCP transfer of the same
-number of bytes (`python -m tests.benchmarks --only waiting`).
+Received bytes are not copied. A partly received message has its own memory, which `buffers`
+returns first. A large message therefore goes directly from the kernel to the memory that the
+application uses. A step with a 1080p frame takes 0.9 to 1.1x the time of a plain TCP transfer of
+the same number of bytes (`python -m tests.benchmarks --only waiting`).
 
 The client's windows for received content have the maximum size. The client's memory stays bounded
 because the client does not read the socket while no thread waits for an answer. A server reads for
-all streams of a connection, so each stream has its own window, which stays closed while messages
-of that stream wait to be answered.
+all streams of a connection, so each stream has its own window. The window stays closed while
+messages of that stream wait to be answered.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from dm_env_rpc_client.transports.http2.protocol.message_assembler import Messag
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
-"""The maximum number of frames without content, plus KiB of skipped frames, between two pieces of
-content. A peer that receives a request of 64 MiB sends up to 8,192 WINDOW_UPDATE frames and an
-occasional PING."""
+"""The maximum number of frames without content between two frames with content. Each KiB of a
+skipped frame counts as one more frame. A peer that receives a 64 MiB request sends up to 8,192
+WINDOW_UPDATE frames and an occasional PING."""
 
 _SUSPICIOUS = 256
 _MODEST = 1 << 12
-"""The number of bytes received at a time after 256 frames without content. Such frames cost far
-more to parse than content, and a server's other connections wait meanwhile."""
+"""The number of bytes received at a time after 256 frames without content. Parsing such frames
+costs far more than parsing content, and a server's other connections have to wait."""
 
 _MAX_CONTROL_FRAME = (1 << 16) - 1024
-"""The maximum payload, in bytes, of a frame other than DATA, which is parsed as a whole."""
+"""The maximum payload, in bytes, of a frame other than DATA. Such a frame is parsed as a whole."""
 
 _BUFFER_BYTES = 1 << 18
 """The size of the receive buffer, in bytes, which is large enough for many answers at once."""
@@ -117,7 +117,7 @@ class Framing:
       sending: the send queue.
       receiving: the assemblers of the streams that can receive content, by stream number.
       failure: the error that ended the connection, or None while it can still receive.
-      control: the handlers of the peer's frames other than DATA.
+      control: the handlers for all of the peer's frames except DATA.
       is_behind: whether received bytes are left unparsed after `frames_at_once` frames. The caller
         must call `go_on` before it receives more.
       receptions: the number of times that bytes were received.
@@ -190,7 +190,7 @@ class Framing:
         self._frames_without_content = max(0, self._frames_without_content - frames)
 
     def probe(self) -> None:
-        """Queue a frame that the peer acknowledges at once if it is alive.
+        """Queue a frame that the peer, if it is alive, acknowledges immediately.
 
         The frame is an empty SETTINGS frame, which changes nothing. A gRPC server that sends no
         data ends the connection with ENHANCE_YOUR_CALM after the third PING, but does not count
@@ -199,7 +199,7 @@ class Framing:
         self.sending.outbound.append(frames.settings_frame({}))
 
     def buffers(self) -> list[memoryview]:
-        """Return the memory areas for the next received bytes, to be filled in this order."""
+        """Return the memory areas to fill, in order, with the next received bytes."""
         buffer = self._buffer
         rest = buffer.memory[buffer.end :]
         self._direct = 0
@@ -244,7 +244,7 @@ class Framing:
             self.go_on()
 
     def whole(self, count: int, stream: int, assembler: MessageAssembler) -> memoryview | None:
-        """Accept the received bytes if they are one message in one frame, the usual case.
+        """Accept the received bytes if, as usual, they are one message in one frame.
 
         Args:
           count: the number of bytes that were put into `memory` while `is_between_frames`.
@@ -276,7 +276,7 @@ class Framing:
         return memory[_HEAD_BYTES:count]
 
     def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Remember the bytes before a single-frame message; return False if there is none."""
+        """Remember the headers of a single-frame message, and return whether there was one."""
         memory, size = self._buffer.memory, count - _HEAD_BYTES
         if size < 0 or not assembler.fits(size):
             return False
@@ -407,9 +407,9 @@ class Framing:
         if not self.control.is_ready and kind != frames.SETTINGS:
             self._role.begin(bytes(buffer.memory[start : min(end, start + 60)]))
         if self._headers.is_open and kind != CONTINUATION:
-            raise ViolationError(f"sent frame type {kind} inside a header block")
+            raise ViolationError(f"sent a frame of type {kind} inside a header block")
         if size > frames.LARGEST_FRAME:
-            raise ViolationError(f"sent a frame of {size} bytes", FRAME_SIZE_ERROR)
+            raise ViolationError(f"sent too large a frame: {size} bytes", FRAME_SIZE_ERROR)
         if kind == DATA:
             return self._begin_content(size, flags, stream)
         handler = HANDLERS.get(kind)
@@ -421,8 +421,10 @@ class Framing:
             return True
         if size > _MAX_CONTROL_FRAME:
             if kind in (frames.HEADERS, CONTINUATION):
-                raise ViolationError(f"sent {size} bytes of headers", ENHANCE_YOUR_CALM)
-            raise ViolationError(f"sent {size} bytes in a frame of type {kind}", FRAME_SIZE_ERROR)
+                raise ViolationError(f"sent too many bytes of headers: {size}", ENHANCE_YOUR_CALM)
+            raise ViolationError(
+                f"sent too large a frame of type {kind}: {size} bytes", FRAME_SIZE_ERROR
+            )
         if end - start < 9 + size:
             return False
         self._frames_without_content += 1
@@ -440,7 +442,9 @@ class Framing:
                 return False
             padding = 1 + buffer.memory[body] if size else 1
             if padding > size:
-                raise ViolationError(f"sent {size} bytes of DATA with {padding - 1} of padding")
+                raise ViolationError(
+                    f"sent {size} bytes of DATA, too few for {padding - 1} bytes of padding"
+                )
             body += 1
         assembler = self.receiving.get(stream)
         if assembler is None:
@@ -462,7 +466,7 @@ class Framing:
         return True
 
     def _continue_content(self) -> bool:
-        """Continue with a DATA frame or a frame that is skipped."""
+        """Continue to parse a DATA frame or to skip a frame."""
         buffer = self._buffer
         start = buffer.start
         if self._content_left:

@@ -58,7 +58,7 @@ _FORBIDDEN = {
 
 
 def request_headers(target: Target, is_tls: bool, metadata: Metadata | None) -> list[SentHeader]:
-    """Return the request headers that each stream on a client's connection sends.
+    """Return the request headers that are sent on each stream of a client's connection.
 
     Metadata can be secret, so it is marked as never to be indexed (RFC 7541, section 7.1.3).
 
@@ -91,11 +91,11 @@ class Request(NamedTuple):
     """The announced length of the content, in bytes, or None."""
 
     refusal: str
-    """The HTTP status that refuses a request other than a gRPC call, or "" for a gRPC call."""
+    """The HTTP status with which a request is refused, or "" if the request is a gRPC call."""
 
     @classmethod
     def of(cls, headers: list[Header], stream: int) -> Request:
-        """Return a request from its headers, or raise ViolationError if they are malformed."""
+        """Create a request from its headers, or raise ViolationError if they are malformed."""
         pseudo: dict[bytes, bytes] = {}
         regular: list[Header] = []
         for number, (name, value) in enumerate(headers, 1):
@@ -118,7 +118,7 @@ class Request(NamedTuple):
         path = pseudo.get(b":path", b"")
         # No path has a default: a request without one is malformed, not for the root.
         if not method or not path or not pseudo.get(b":scheme"):
-            raise ViolationError("sent a request without its pseudo-headers", stream=stream)
+            raise ViolationError("sent a request that lacks pseudo-headers", stream=stream)
         refusal = ""
         if method != b"POST":
             refusal = "405"
@@ -161,7 +161,9 @@ def _metadata(headers: list[Header]) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
-    """Check a header or trailer (section 8.2), without quoting it, because it might be secret.
+    """Check a header or trailer (section 8.2).
+
+    Error messages never include its value or an invalid name, which might be secret.
 
     Args:
       number: the position in the list of headers, counted from 1.
@@ -175,19 +177,19 @@ def check_header(number: int, name: bytes, value: bytes, stream: int) -> None:
     if not _NAME.fullmatch(name):
         raise ViolationError(f"sent header {number} with an invalid name", stream=stream)
     if _NOT_IN_VALUE.search(value):
-        raise ViolationError(f"sent header {number} with several lines or a NUL", stream=stream)
+        raise ViolationError(f"sent header {number} with a line break or a NUL", stream=stream)
     if name in _FORBIDDEN or (name == b"te" and value != b"trailers"):
         raise ViolationError(f"sent the header {name.decode()}", stream=stream)
 
 
 def encode(headers: list[tuple[str, str]]) -> bytes:
-    """Return a header block that uses only the static table, independent of other blocks."""
+    """Return a header block that uses only the static table and depends on no other block."""
     return hpack.Encoder().encode([(name, value, True) for name, value in headers])
 
 
 RESPONSE_BLOCK = encode(_RESPONSE)
 NO_TABLE = b"\x20"
-"""A table size update to 0, for clients that have set a size (RFC 7541, section 4.2)."""
+"""An HPACK table size update to 0, for clients that set the size (RFC 7541, section 4.2)."""
 
 
 def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
@@ -195,7 +197,7 @@ def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
 
     Args:
       code: the name of the gRPC status.
-      details: a text for the client.
+      details: a message for the client.
       with_headers: whether to include the response headers, because none were sent before.
     """
     # A name that gRPC does not know would be a broken trailer; the text keeps it.
@@ -208,7 +210,7 @@ def trailers_block(code: str, details: str, with_headers: bool) -> bytes:
 
 
 def _quoted(details: str) -> str:
-    """Return a text in gRPC's encoding: percent-encoded and limited in size."""
+    """Return status details in gRPC's encoding: percent-encoded and limited in size."""
     quoted = urllib.parse.quote(details[:_MAX_DETAILS], _UNQUOTED, errors="replace")
     if len(quoted) > _MAX_DETAILS:
         # Not in the middle of a code, nor of a character.
@@ -218,14 +220,15 @@ def _quoted(details: str) -> str:
 
 
 TABLE_BYTES = 4096
-"""The maximum size, in bytes, of the table. This end's SETTINGS keep the default (section 4.2)."""
+"""The maximum size, in bytes, of the HPACK table: the default, which this end's SETTINGS do not
+change (section 4.2)."""
 
 _ENTRY_BYTES = 32
-"""The number of bytes that a table entry counts besides its name and value (section 4.1)."""
+"""The number of bytes counted for an entry in addition to its name and value (section 4.1)."""
 
 _STATIC: tuple[Header, ...] = tuple(HeaderTable.STATIC_TABLE)
 _MAX_SHIFT = 21
-"""The maximum shift, in bits, of an integer's last byte. In a block of limited size, no integer
+"""The maximum shift, in bits, of an integer's last byte. No integer in a block of limited size
 exceeds 2^28."""
 
 _END_OF_STRING = 256
@@ -269,11 +272,11 @@ class HeaderDecoder:
                 elif first & 0xE0 == 0x20:
                     # Section 4.2: only at the beginning of a block.
                     if headers:
-                        raise _broken("changed the size of the table after a header")
+                        raise _broken("the table size is changed after a header")
                     size, at = _integer(block, at, 0x1F)
                     # SETTINGS of this end never allow a larger one.
                     if size > TABLE_BYTES:
-                        raise _broken(f"set the size of the table to {size}")
+                        raise _broken(f"the table size {size} is too large")
                     self._max_table_bytes = size
                     self._evict(0)
                     continue
@@ -329,7 +332,7 @@ def _broken(what: str) -> ViolationError:
 
 
 def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer (section 5.1) and the index of its end; raise IndexError if cut off."""
+    """Return an integer (section 5.1) and where it ends; raise IndexError if it is cut off."""
     number = block[at] & mask
     at += 1
     # The usual case: the prefix holds the whole integer.
@@ -346,7 +349,7 @@ def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
 
 
 def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    """Return a string (section 5.2) and the index of its end; raise IndexError if cut off."""
+    """Return a string (section 5.2) and where it ends; raise IndexError if it is cut off."""
     is_coded = block[at] & 0x80
     size, at = _integer(block, at, 0x7F)
     end = at + size

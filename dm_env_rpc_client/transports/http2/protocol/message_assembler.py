@@ -81,7 +81,7 @@ class MessageAssembler:
         return size <= self._max_message_bytes
 
     def take_whole(self, memory: memoryview, start: int, size: int) -> bool:
-        """Accept the content of a frame that is exactly one message, the usual case.
+        """Accept the content of a frame if, as usual, it is exactly one message.
 
         Args:
           memory: the memory that contains the content.
@@ -140,7 +140,7 @@ class MessageAssembler:
                 self._filled = 0
 
     def direct(self, most: int) -> memoryview | None:
-        """Return the memory in which the next content can be received without a copy.
+        """Return memory into which the next content can be received without a copy.
 
         Args:
           most: the number of bytes of content that come next.
@@ -179,7 +179,7 @@ class MessageAssembler:
 
 
 class CountedAssembler(MessageAssembler):
-    """An assembler for requests that announce their length, which gRPC requests do not."""
+    """An assembler for requests that, unlike gRPC requests, announce their length."""
 
     def __init__(self, length: int, *arguments: Any):
         super().__init__(*arguments)

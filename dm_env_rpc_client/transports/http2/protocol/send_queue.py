@@ -1,4 +1,4 @@
-"""The send queue of a connection, which keeps content within the windows (section 5.2).
+"""The send queue of a connection, which obeys the peer's flow-control windows (section 5.2).
 
 The functions of this module never wait. Content that exceeds the windows is kept until the peer
 opens them.
@@ -53,7 +53,7 @@ class SendQueue:
         return bool(self.outbound or self.blocked)
 
     def open(self, stream: int) -> SendingStream:
-        """Start sending on a stream."""
+        """Open a stream for sending."""
         opened = self._streams[stream] = SendingStream(self, stream)
         return opened
 
@@ -76,7 +76,7 @@ class SendQueue:
             count -= size
 
     def open_window(self, stream: int, increment: int) -> None:
-        """Process a WINDOW_UPDATE frame, with which the peer accepts more content (section 6.9).
+        """Process a WINDOW_UPDATE frame, which allows more content to be sent (section 6.9).
 
         Args:
           stream: the number of the stream, or 0 for the connection. Dropped streams are ignored.
@@ -84,7 +84,7 @@ class SendQueue:
         """
         own = None if stream == 0 else self._streams.get(stream)
         if not increment:
-            raise ViolationError("changed a window by 0", stream=stream)
+            raise ViolationError("sent WINDOW_UPDATE with an increment of 0", stream=stream)
         if stream == 0:
             self.window += increment
             is_too_large = self.window > MAX_WINDOW
@@ -95,7 +95,7 @@ class SendQueue:
             is_too_large = own.window > MAX_WINDOW
         if is_too_large:
             raise ViolationError(
-                f"changed a window by {increment}", frames.FLOW_CONTROL_ERROR, stream
+                f"made a window too large by adding {increment}", frames.FLOW_CONTROL_ERROR, stream
             )
         if stream == 0:
             # Otherwise no stream waits for the window of the connection.
@@ -105,18 +105,18 @@ class SendQueue:
             own.advance()
 
     def set_initial_window(self, size: int) -> None:
-        """Change the windows of all streams, which can become negative (section 6.9.2)."""
+        """Change the windows of all streams; a window can become negative (section 6.9.2)."""
         change = size - self.initial_window
         self.initial_window = size
         for stream in self._streams.values():
             stream.window += change
             if stream.window > MAX_WINDOW:
                 raise ViolationError(
-                    f"set an invalid initial window of {size}", frames.FLOW_CONTROL_ERROR
+                    f"set an invalid initial window size of {size}", frames.FLOW_CONTROL_ERROR
                 )
 
     def frame_content(self) -> None:
-        """Frame as much content as the windows and the frame size permit, stream by stream."""
+        """Put content into frames, stream by stream, as the windows and the frame size permit."""
         # One frame for each stream in turn, so that a large message delays no other stream.
         while True:
             has_advanced = False
@@ -176,7 +176,7 @@ class SendingStream:
                 self.advance()
 
     def head(self, size: int) -> bytes | None:
-        """Return the bytes to send before a single-frame message, and reduce the windows.
+        """Return the bytes that precede a single-frame message, and reduce the windows.
 
         Args:
           size: the size of the message, in bytes.
@@ -211,7 +211,7 @@ class SendingStream:
             self.advance()
 
     def drop(self) -> None:
-        """Discard content that is not in frames yet, and any content queued later."""
+        """Discard content that is not yet in frames, and any content queued later."""
         self._has_ended = True
         self._unframed.clear()
         self._queue.blocked.pop(self._number, None)
@@ -219,14 +219,14 @@ class SendingStream:
         self.window = -MAX_WINDOW
 
     def advance(self) -> None:
-        """Frame as much content as the windows and the frame size permit."""
+        """Put as much content into frames as the windows and the frame size permit."""
         self._queue.blocked[self._number] = self
         # The other streams wait for their own windows, or for the same one.
         while self.frame_some():
             pass
 
     def frame_some(self) -> bool:
-        """Put content into one frame if the windows permit, and return whether they did."""
+        """Put content into one frame if the windows permit it; return whether they did."""
         queue, unframed = self._queue, self._unframed
         has_advanced = False
         room = min(queue.max_frame, queue.window, self.window)

@@ -1,4 +1,4 @@
-"""The server's half of an HTTP/2 connection, without I/O, with one gRPC call for each stream.
+"""The server's half of an HTTP/2 connection, without I/O, with one gRPC call per stream.
 
 The caller, which does the I/O, exchanges bytes with `ServerHalf.framing`, takes events from
 `ServerHalf.events`, and answers with the methods of `ServerCall`. Section numbers refer to
@@ -57,25 +57,25 @@ _GREETED = {
 }
 
 _RESET_BUDGET = 200
-"""The number by which a client's reset or refused streams may exceed its answered messages on
-accepted streams. Rapid resets cost a client nothing, but cost the server time."""
+"""The maximum number of a client's reset or refused streams. Each answered message on an accepted
+stream offsets one of them. Rapid resets are free for a client but cost the server time."""
 
 _HEADER_BYTES = 2048
-"""The number of bytes of uncompressed headers that count as one more stream, unless the server
-accepts the stream to which the headers belong. Decoding 14 KB of Huffman code takes as long as ten
-cheap steps."""
+"""The number of bytes of uncompressed headers that count as one more stream. They do not count if
+the server accepts their stream. Decoding 14 KB of Huffman code takes as long as ten cheap
+steps."""
 
 _REPLENISHED_STREAMS = 20
 _REPLENISHED_FRAMES = 100
-"""The streams and frames refunded per second, so that long-lived clients stay within budget."""
+"""The streams and frames refunded each second, to keep long-lived clients within budget."""
 
 _REMEMBERED = 1000
-"""The maximum number of streams that the server remembers after resetting them, because frames for
-them might still be in flight."""
+"""The maximum number of reset streams that the server remembers. Frames for them might still be in
+flight."""
 
 
 class Event(enum.Enum):
-    """An event on a stream other than a message."""
+    """A stream event other than a received message."""
 
     OPENED = "opened"
     ENDED = "the client sends no more"
@@ -83,11 +83,11 @@ class Event(enum.Enum):
 
 
 Happening: TypeAlias = "tuple[ServerCall, Event | bytearray | memoryview]"
-"""A call, paired with a message received on its stream or with another event on the stream."""
+"""A call and what happened on its stream: either a received message or another event."""
 
 
 class _Inbox:
-    """An assembler that adds a call's messages to the events of its connection.
+    """An inbox that adds a call's messages to the events of its connection.
 
     The inbox does not refer to the call, so no reference cycle arises. The garbage collector would
     have to free the cycles of ended calls. For 100 streams that a client opens and leaves, it
@@ -110,7 +110,7 @@ class _Inbox:
 
 
 class ServerCall:
-    """One gRPC call of a client.
+    """One gRPC call made by a client.
 
     Attributes:
       cost: the number of additional streams that the call's headers count as.
@@ -163,7 +163,7 @@ class ServerCall:
         self._half.refund(self.cost)
 
     def send(self, message: bytes) -> None:
-        """Queue an answer, or do nothing if the call is over."""
+        """Queue an answer, or do nothing if the call has ended."""
         if self.is_over:
             return
         # Response headers go with the first answer: one frame and often one system call less.
@@ -176,7 +176,7 @@ class ServerCall:
         self._sending.send(message)
 
     def head(self, size: int) -> bytes | None:
-        """Return the bytes to send before a single answer, or None if `send` must be used."""
+        """Return the bytes that precede an answer of this size, or None if `send` must be used."""
         # These take the general way, which adds headers and refunds the budget.
         if self.is_over or not self._has_headers or self._half.spent:
             return None
@@ -197,11 +197,11 @@ class ServerCall:
                 self._half.framing.acknowledge(self.number, assembler)
 
     def finish(self, code: str, details: str = "") -> None:
-        """Queue the trailers after all answers. A second call does nothing.
+        """Queue the trailers that follow all answers. A second call does nothing.
 
         Args:
           code: the name of the gRPC status.
-          details: a text for the client.
+          details: a message for the client.
         """
         if self.is_over:
             return
@@ -291,7 +291,7 @@ class ServerHalf(Role):
         self._is_leaving = False
 
     def charge(self, count: int = 1) -> None:
-        """Charge reset or refused streams to the budget for rapid resets."""
+        """Charge `count` reset or refused streams to the budget for rapid resets."""
         self.spent += count
 
     def refund(self, count: int) -> None:
@@ -321,7 +321,7 @@ class ServerHalf(Role):
             self.forget(call)
 
     def forget(self, call: ServerCall) -> None:
-        """Remove a call that is over."""
+        """Remove a call that has ended."""
         if self.calls.pop(call.number, None) is not None:
             # Its remaining frames are in flight, and must be ignored instead of ending the
             # connection.
@@ -335,7 +335,7 @@ class ServerHalf(Role):
         """Process the headers or trailers of a request."""
         # Even numbers are for server push (section 5.1.1).
         if not stream & 1:
-            raise ViolationError(f"sent HEADERS on stream {stream}")
+            raise ViolationError(f"sent HEADERS on stream {stream}, which is not an odd number")
         call = self.calls.get(stream)
         if call is not None:
             self._take_trailers(call, headers, ends_stream)
@@ -346,7 +346,7 @@ class ServerHalf(Role):
             if stream in self._reset:
                 return
             raise ViolationError(
-                f"sent HEADERS on stream {stream}, which is over", frames.STREAM_CLOSED
+                f"sent HEADERS on stream {stream}, which has already ended", frames.STREAM_CLOSED
             )
         self.last_stream = stream
         # Rapid reset (CVE-2023-44487): opening and resetting streams costs a client almost nothing.
@@ -379,7 +379,7 @@ class ServerHalf(Role):
         # A request cut off by a proxy must not be taken for a complete one (section 8.1.1).
         if isinstance(call.assembler, CountedAssembler) and call.assembler.missing:
             raise ViolationError(
-                "sent less content than its content-length announced", stream=stream
+                "sent less content than the content-length header announced", stream=stream
             )
         call.has_ended = True
         self.framing.receiving.pop(stream, None)
@@ -391,7 +391,9 @@ class ServerHalf(Role):
         if kind == "DATA" and stream not in self._reset:
             # It has ended its half (section 5.1).
             raise ViolationError(
-                f"sent {kind} on stream {stream}, which is over", frames.STREAM_CLOSED, stream
+                f"sent {kind} on stream {stream}, which has already ended",
+                frames.STREAM_CLOSED,
+                stream,
             )
 
     def end_stream(self, stream: int, code: int) -> None:

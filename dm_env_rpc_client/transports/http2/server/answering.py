@@ -1,17 +1,17 @@
-"""Choose the thread that answers a stream: the leader, its world's owner or a separate thread.
+"""Choose the thread that answers a stream: the leader, the world's owner or a separate thread.
 
 An environment is called only by the thread that owns it (`system/owner_threads.py`). The leading
-thread (`leading.py`) is an owner as well.
+thread (`leading.py`) is also an owner.
 
 - The leading thread answers streams of its own worlds and streams without an owner, as long as
   their answers are quick.
 - Requests for worlds of another owner go to that owner's queue.
-- A stream without an owner has a separate thread while its answers are slow or can wait for other
-  streams. It also gets one for a request that an owner could not answer without waiting.
+- A stream without an owner has a separate thread while its answers are slow or might have to wait
+  for other streams. A request that an owner cannot answer without waiting also gets such a thread.
 - No request is answered while the client leaves earlier answers unread.
 
-One thread at a time answers a stream. `ServedStream.has_thread` tells whether a thread other than
-the leading thread answers the stream or is about to do so.
+Only one thread at a time answers a stream. `ServedStream.has_thread` tells whether a thread other
+than the leading thread answers the stream or is about to do so.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _LINGER_SECONDS = 5.0
 """The maximum time, in seconds, that a stream's thread waits for a request."""
 
 _MAX_WAITING = 64
-"""The maximum number of a stream's requests that wait for its thread. The client's window stays
-closed meanwhile."""
+"""The maximum number of requests that wait for a stream's thread. When that many wait, the client's
+window stays closed."""
 
 _MAX_AHEAD_BYTES = 1 << 26
 """The maximum number of bytes of unanswered requests on a connection. A stream that exceeds the
 limit is terminated."""
 
 _REQUEST_BYTES = 128
-"""The size of a request, in bytes, in addition to its contents."""
+"""The number of bytes counted for a waiting request in addition to its contents."""
 
 
 class Answering:
@@ -135,7 +135,7 @@ class Answering:
         self._close(served)
 
     def abandon(self, served: ServedStream) -> None:
-        """Give up a stream whose client has disconnected or has reset the stream."""
+        """Abandon a stream after the client has disconnected or has reset the stream."""
         with served.condition:
             if served.is_gone or served.is_closed:
                 return
@@ -152,7 +152,7 @@ class Answering:
         self._close(served)
 
     def resume(self, connection: ServerConnection) -> None:
-        """Continue with the streams of a connection whose answers can be sent again."""
+        """Resume the streams of a connection that were stalled but can now send answers."""
         with connection.lock:
             ready = [served for served in connection.stalled if not served.is_stalled]
             connection.stalled.difference_update(ready)
@@ -160,7 +160,7 @@ class Answering:
             self._go_on(served)
 
     def _close(self, served: ServedStream) -> None:
-        """Close a stream that has no answering thread, in the thread that owns it."""
+        """Close a stream without an answering thread in the thread that owns the stream."""
         owner, here = served.stream.owner, self._leader.owner
         if served.stream.may_wait or not (owner is None or owner is here):
             served.is_gone = True
@@ -171,7 +171,7 @@ class Answering:
     def _relieved(
         self, served: ServedStream, answer: bytes | StreamStatusError, owner: Owner | None
     ) -> None:
-        """End an answer during which another thread took the lead, and raise RelievedError."""
+        """Finish an answer after another thread has taken the lead, and raise RelievedError."""
         # The worlds are what this thread keeps.
         is_kept = owner is not None and served.stream.owner is owner
         if not is_kept:
@@ -194,7 +194,7 @@ class Answering:
             raise RelievedError
 
     def _note(self, served: ServedStream, owner: Owner) -> None:
-        """Mark the answers of a stream as slow or quick. Call in its owner's thread."""
+        """Mark a stream's answers as slow or quick. Call this only in the thread of `owner`."""
         slow, stream = owner.slow, served.stream
         if served not in slow:
             if served.seconds > _SLOW_SECONDS and stream.owner is owner:
@@ -248,7 +248,7 @@ class Answering:
             self.abandon(served)
 
     def _go_on(self, served: ServedStream) -> None:
-        """Pass a stream that has no answering thread to its next thread, or have it closed."""
+        """Pass a stream without an answering thread to the thread that must answer or close it."""
         with served.condition:
             if served.has_thread or served.is_closed:
                 return
@@ -296,7 +296,7 @@ class Answering:
             self._close_stream(served)
 
     def _serve_alone(self, served: ServedStream) -> None:
-        """Answer requests until the stream is over, becomes idle or gets an owner."""
+        """Answer requests until the stream ends, becomes idle or gets an owner."""
         with at_work():
             is_owned = False
             while True:
@@ -316,7 +316,7 @@ class Answering:
             self._end(served)
 
     def _serve_owned(self, served: ServedStream, owner: Owner) -> None:
-        """Answer a request of a stream or close the stream, in its owner's thread."""
+        """In the thread of `owner`, answer one of a stream's requests or close the stream."""
         message = self._next_request(served, False)
         if message is None:
             if served.has_thread:
@@ -350,7 +350,7 @@ class Answering:
     def _next_request(self, served: ServedStream, may_linger: bool) -> Buffer | None:
         """Return the next request, or None if no request is waiting.
 
-        After None, `has_thread` is True if the stream is over, or False if another thread can
+        After None, `has_thread` is True if the stream has ended, or False if another thread can
         continue with the stream.
 
         Args:

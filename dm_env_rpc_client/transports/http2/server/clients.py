@@ -1,4 +1,4 @@
-"""Accept the connections of a listener, encrypt them with TLS, and close them."""
+"""Accept a listener's connections, encrypt them with TLS, and close them."""
 
 from __future__ import annotations
 
@@ -27,36 +27,35 @@ _LOOK_SECONDS = 1.0
 """The interval, in seconds, between checks for silent connections."""
 
 _GREET_SECONDS = 10.0
-"""The time limit, in seconds, for a client to open a stream."""
+"""The time limit, in seconds, for a new client to open a stream."""
 
 _UNREAD_SECONDS = 600.0
-"""The maximum time, in seconds, for which a client can leave answers unread. Programs leave
-answers unread while they train or are stopped in a debugger.
+"""How long, in seconds, a client can leave answers unread. A program does not read while it trains
+or is paused in a debugger.
 
-The server sends no probes, because a program that reads only while it waits for an answer does not
-respond to probes. The kernel ends the connections of lost machines (`set_options`).
+The server sends no probes, because a program that reads only while it waits for an answer would
+not respond. The kernel closes connections to unreachable machines (see `set_options`).
 """
 
 _LINGER_SECONDS = 5.0
-"""The time limit, in seconds, for a client that violated HTTP/2 to read why it was disconnected."""
+"""How long, in seconds, a client that violated HTTP/2 has to read why it was disconnected."""
 
 _MOST_LINGERING = 64
-"""The maximum number of clients that can linger at once. Beyond this number, the socket of the
-client that has lingered longest is closed."""
+"""The maximum number of draining connections. Beyond this number, the oldest one is closed."""
 
 _ADMIT_SECONDS = 0.0002
-"""The time, in seconds, for which connections are accepted before open connections are served. At
-least one connection is accepted."""
+"""How long, in seconds, new connections are accepted before open ones are served. At least one is
+accepted each time."""
 
 _LONGEST_REST = 0.002
-"""The maximum time, in seconds, that the handshake thread rests after a handshake."""
+"""The maximum pause, in seconds, of the handshake thread after a handshake."""
 
 _THROWN_AWAY = bytearray(1 << 18)
 """The buffer for discarded bytes. With MSG_TRUNC, TCP does not even write to it."""
 
 
 class Clients:
-    """The open connections of a listener, which only the leading thread uses.
+    """A listener's open connections, used only by the leading thread.
 
     Args:
       poll: the poll object that reports which sockets are ready.
@@ -68,7 +67,7 @@ class Clients:
     Attributes:
       listening: the listening sockets.
       connections: the open connections, by descriptor.
-      lingering: the draining connections, ended because of errors of their clients, oldest first.
+      draining: the connections that were ended because of client errors, oldest first.
       next_look: the time of the next call of `look` on the monotonic clock, or 0.0 for none.
     """
 
@@ -110,7 +109,7 @@ class Clients:
                 return
 
     def _admit(self, accepted: socket.socket, where: Any) -> None:
-        """Build a connection from an accepted socket if the limits permit it.
+        """Create a connection for an accepted socket if the limits permit it.
 
         Args:
           accepted: the accepted socket.
@@ -128,7 +127,7 @@ class Clients:
             made.close()
 
     def add(self, made: Any, address: str) -> ServerConnection:
-        """Build a connection from a socket that this end opened or accepted.
+        """Create a connection for a socket that this end opened or accepted.
 
         Args:
           made: the non-blocking socket.
@@ -145,7 +144,7 @@ class Clients:
         return connection
 
     def look(self) -> None:
-        """Close connections that send no preface, do not read, or linger too long."""
+        """Close connections that open no stream, do not read answers, or drain for too long."""
         now = time.monotonic()
         self.listening.go_on()
         self.next_look = now + _LOOK_SECONDS if self.connections or self.draining else 0.0
@@ -183,7 +182,7 @@ class Clients:
         self._tell(connection)
 
     def break_off(self, connection: ServerConnection) -> None:
-        """End a connection because of its client's error, but let the client read the reason.
+        """End a connection after a client error, but let the client read the reason.
 
         The streams of the connection are closed when their events are processed.
         """
@@ -239,7 +238,7 @@ class Clients:
             last.abandon()
 
     def _drop_silent(self) -> bool:
-        """Close a connection without a stream, if there is one, to make room.
+        """Make room by closing a connection without a stream, if there is one.
 
         Draining connections are closed first, then the oldest connection that never had a stream,
         then the oldest of the other connections.
@@ -260,7 +259,7 @@ class Clients:
 
 
 def peer_address(family: int, where: Any) -> str:
-    """Return the address of a client in gRPC's syntax."""
+    """Return a client's address in gRPC's syntax."""
     if family == socket.AF_INET:
         return f"ipv4:{where[0]}:{where[1]}"
     if family == socket.AF_INET6:
@@ -269,7 +268,7 @@ def peer_address(family: int, where: Any) -> str:
 
 
 class DrainingConnection:
-    """A connection that was ended because of its client's error and still sends its final frames.
+    """A connection that ended because of a client error and still sends its final frames.
 
     Closing a socket with unread input resets the connection, and the kernel drops unsent bytes, so
     the GOAWAY frame with the reason would be lost. To avoid this loss, the server sends the final
@@ -311,7 +310,7 @@ class DrainingConnection:
             return False
 
     def _send(self) -> None:
-        """Send as much of the final frames as possible, and then shut down the sending side."""
+        """Send as many final frames as possible; after the last, shut down the sending side."""
         unsent = self._unsent
         try:
             while True:
@@ -345,7 +344,7 @@ class DrainingConnection:
 
 
 class Handshakes:
-    """The thread for a listener's TLS handshakes, each of which takes milliseconds.
+    """The thread that performs a listener's TLS handshakes, each of which takes milliseconds.
 
     Any client can start as many handshakes as connections are allowed. Meanwhile the leading thread
     continues to serve streams, because a handshake releases the GIL while it computes. After each
@@ -366,7 +365,7 @@ class Handshakes:
         self._waiting: queue.SimpleQueue[ServerConnection | None] = queue.SimpleQueue()
 
     def go_on(self, connection: ServerConnection) -> None:
-        """Continue the handshake of a connection reported by the poll."""
+        """Continue the handshake of a connection that the poll object has reported."""
         # Each connection is in it once at most: the poll is silent about it from then on.
         if self._thread is None:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)

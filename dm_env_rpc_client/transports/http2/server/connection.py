@@ -1,7 +1,7 @@
 """A connection accepted by a listener, and its streams.
 
-Only the leading thread receives. Any thread can send while it holds `lock`, which also protects the
-state of the connection.
+Only the leading thread receives data. Any thread can send while it holds `lock`, which also
+protects the connection's state.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _log = logging.getLogger(__name__)
 _BUFFERS_AT_ONCE = 512
 
 _MAX_UNSENT = 1 << 22
-"""The maximum number of bytes of answers that a client can leave unread. Beyond this limit, nothing
-more is read from the client, and none of its requests is answered."""
+"""How many bytes of answers a client can leave unread. Beyond this limit, the server neither reads
+from the client nor answers its requests."""
 
 _PIECE_BYTES = 128
-"""The size of a piece of an answer in addition to its contents, in bytes."""
+"""The overhead of each piece of an answer, in bytes."""
 
 _HICCUP_SECONDS = 0.004
-"""The maximum time, in seconds, that is counted for one answer. A single long answer, caused by a
-busy machine or a reset, does not make a quick stream count as slow, but three long answers do."""
+"""The maximum time, in seconds, that one answer contributes to the average. A single slow answer,
+caused by a busy machine or a reset, does not make a quick stream count as slow, but three do."""
 
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _BOTH = select.EPOLLIN | select.EPOLLOUT
 
 
 class ServerConnection:
-    """A connection of a client to the server.
+    """A client's connection to the server.
 
     Args:
       accepted: the non-blocking socket. For TLS, it is an ssl.SSLSocket, whose handshake can be
@@ -108,7 +108,7 @@ class ServerConnection:
         return self.unsent > _MAX_UNSENT
 
     def encrypt(self) -> bool | None:
-        """Continue the TLS handshake. Call with the lock held, in any thread.
+        """Continue the TLS handshake. Any thread that holds `lock` can call this.
 
         The poll reports only once that the socket is ready for the handshake. This call makes it
         report again.
@@ -148,7 +148,7 @@ class ServerConnection:
             is_readable = self.has_more = not self._receive()
 
     def receive_request(self, served: ServedStream) -> bytes | None:
-        """Receive from a readable socket, usually exactly one request.
+        """Receive data, usually exactly one request, from a readable socket.
 
         Args:
           served: the stream `alone`.
@@ -209,7 +209,7 @@ class ServerConnection:
         return not (self._is_tls and framing.failure is None and self._socket.pending())
 
     def flush(self, is_writable: bool = False) -> None:
-        """Send as many bytes as the socket accepts. Call with the lock held.
+        """Send as many bytes as the socket accepts. The caller must hold `lock`.
 
         Args:
           is_writable: whether the poll has reported that a full socket accepts bytes again.
@@ -259,7 +259,7 @@ class ServerConnection:
                 self._watch(select.EPOLLIN)
 
     def send_alone(self, call: ServerCall, answer: bytes) -> bool:
-        """Send an answer if no other bytes wait to be sent. Call with the lock held.
+        """Send an answer if no other bytes are waiting. The caller must hold `lock`.
 
         Returns:
           Whether the answer was sent or queued. If it was not, `ServerCall.send` must send it.
@@ -293,7 +293,7 @@ class ServerConnection:
             self.alone = served
 
     def added(self, size: int) -> None:
-        """Count an answer that was queued behind unsent answers. Call with the lock held."""
+        """Count an answer that was queued behind unsent answers. The caller must hold `lock`."""
         self.unsent += size
         if self.is_clogged:
             self._watch(select.EPOLLOUT)
@@ -305,7 +305,7 @@ class ServerConnection:
         self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
 
     def reset(self) -> None:
-        """Close the socket immediately, and discard unsent bytes. Call with the lock held.
+        """Close the socket immediately, and discard unsent bytes. The caller must hold `lock`.
 
         Resetting the connection also discards the kernel's unsent bytes, which the kernel would
         otherwise keep while the client lives.
@@ -320,7 +320,7 @@ class ServerConnection:
             self._socket.close()
 
     def close(self) -> None:
-        """Close the socket, and discard unsent bytes. Call with the lock held."""
+        """Close the socket, and discard unsent bytes. The caller must hold `lock`."""
         if self.is_open:
             self._unregister()
             with contextlib.suppress(OSError):
@@ -329,7 +329,7 @@ class ServerConnection:
             self._socket.close()
 
     def part(self) -> tuple[Any, list[Any]]:
-        """End the connection, but leave the socket open. Call with the lock held.
+        """End the connection, but leave the socket open. The caller must hold `lock`.
 
         Returns:
           The socket, and the frames that are still to be sent.
@@ -356,7 +356,7 @@ class ServerConnection:
 
 
 class ServedStream:
-    """A stream and its call. `condition` protects the state shared by two threads.
+    """A served stream and its gRPC call. `condition` protects the state shared by two threads.
 
     Attributes:
       blocked: the streams of the same connection that wait for a window.
@@ -407,7 +407,7 @@ class ServedStream:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the stream gets no answers because the client does not read earlier ones."""
+        """Whether answers are held back because the client does not read earlier ones."""
         connection = self.connection
         if connection.unsent and connection.is_clogged:
             return True
@@ -415,7 +415,7 @@ class ServedStream:
         return bool(self.blocked) and self.call.has_unsent
 
     def answer(self, message: Buffer) -> bytes | StreamStatusError:
-        """Return the answer to a request, or the error that ends the stream, and count the time.
+        """Return the answer to a request, or the error that ends the stream, and record the time.
 
         Raises:
           ElsewhereError: another thread must answer the request (see `ServerStream.answer`).

@@ -1,11 +1,11 @@
-"""The leader of a listener: the thread that reads requests, dispatches them and writes answers.
+"""A listener's leader: the thread that reads requests, dispatches them and writes answers.
 
 One thread at a time leads, and in most servers no other thread ever runs. The leader is an owner
-thread (`system/owner_threads.py`). Leading is a long call in the owner's queue, and a notification
-wakes the owner for its other calls. Another thread takes the lead in three cases:
+thread (`system/owner_threads.py`). Leading is one long call in the owner's queue; a notification
+wakes the owner to run its other calls. Another thread takes the lead in three cases:
 
-- An answer has lasted two ticks of the watching thread. The watching thread then leads.
-- The answers of a world owned by the leading thread are slow on average.
+- An answer has taken two ticks of the watching thread. The watching thread then leads.
+- The leading thread owns a world whose answers are slow on average.
 - A request arrives for an owner with quick worlds while the leading thread owns no worlds. The
   owner of the quick worlds then leads.
 
@@ -30,25 +30,26 @@ from dm_env_rpc_client.transports.http2.server.connection import ServedStream, S
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.005
-"""The interval, in seconds, between the watching thread's checks. A leader that is in the same
-answer at two checks loses the lead."""
+"""The interval, in seconds, between the watching thread's checks. A leader that is busy with the
+same answer at two checks loses the lead."""
 
 _TAKEN_SECONDS = 1.0
-"""The maximum time, in seconds, that a former leader waits for another thread to lead."""
+"""The maximum time, in seconds, that a former leader waits for another thread to take over."""
 
 _REST_SECONDS = 0.5
-"""The time without an answer, in seconds, after which the watching thread waits to be woken."""
+"""The time without answers, in seconds, after which the watching thread sleeps until it is
+woken."""
 
 Inline: TypeAlias = tuple[ServedStream | None, bool]
 """The leading thread's activity: its stream, if any, and whether it is computing an answer."""
 
 
 class RelievedError(Exception):
-    """An error for a former leader, because another thread has taken the lead."""
+    """The error raised in a former leader because another thread has taken the lead."""
 
 
 class Leader:
-    """The lead of a listener, which one thread at a time holds.
+    """The right to lead a listener, held by one thread at a time.
 
     The leading thread calls `enter` before work that can take long. Afterwards, it calls `leave`,
     which returns whether the thread still leads.
@@ -98,7 +99,7 @@ class Leader:
         self._new_owner().put(self._lead)
 
     def stop(self) -> None:
-        """End the lead and the watching thread."""
+        """Make the leading thread and the watching thread stop."""
         with self._lock:
             self.is_stopped = True
         self._rested.set()
@@ -116,7 +117,7 @@ class Leader:
             self.wake_watcher()
 
     def wake_watcher(self) -> None:
-        """Wake the watching thread to check again."""
+        """Wake the watching thread so that it checks again."""
         self.is_resting = False
         self._rested.set()
 
@@ -156,7 +157,7 @@ class Leader:
             self.owner.run_waiting(self.run)
 
     def run(self, call: Callable[[], None], served: ServedStream | None = None) -> None:
-        """Call a function that can take a long time and does not compute an answer.
+        """Call a function that can take a long time but does not compute an answer.
 
         Args:
           call: the function.

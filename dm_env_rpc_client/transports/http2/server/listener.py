@@ -1,14 +1,14 @@
 """A listener on plain sockets, with one thread that reads requests and writes answers.
 
-grpcio's server hands each message over between several threads, which takes 80 % of the time of a
+grpcio's server passes each message between several threads, which takes up 80 % of the time of a
 cheap step. In this listener, the thread that reads a request usually also answers it. The leading
-thread waits for all sockets, and in most servers it is the only thread that ever runs.
+thread waits on all sockets, and in most servers it is the only thread that ever runs.
 
-Streams do not delay each other: `answering.py` chooses the thread for a stream with slow answers,
-and `leading.py` chooses the thread that leads meanwhile.
+Streams do not delay each other: `answering.py` chooses the thread that answers a slow stream, and
+`leading.py` chooses the thread that leads in the meantime.
 
-A request is answered only while the client reads its answers. Otherwise the request waits, and the
-client's window for requests stays closed, which bounds the memory that one client can occupy.
+Requests are answered only while the client reads the answers. Otherwise the requests wait, and the
+client's flow-control window stays closed, which limits the memory that one client can use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Streams:
-    """The streams of a listener.
+    """A listener's streams.
 
     Args:
       options: the streams to serve, and their limits.
@@ -60,7 +60,7 @@ class Streams:
         self._changed = changed
 
     def open(self, connection: ServerConnection, call: ServerCall) -> None:
-        """Open a stream, or end the call with an error. Call in the leading thread."""
+        """Open a stream, or end the call with an error. Only the leading thread calls this."""
         try:
             served = self._served(connection, call)
         except StreamStatusError as error:
@@ -86,7 +86,7 @@ class Streams:
             return served
         if call.path != PROCESS:
             raise StreamStatusError(
-                "UNIMPLEMENTED", f"no such method; the only method of this server is {PROCESS}"
+                "UNIMPLEMENTED", f"no such method; this server's only method is {PROCESS}"
             )
         self.room.enter(connection.address)
         try:
@@ -101,7 +101,7 @@ class Streams:
         return served
 
     def close(self, served: ServedStream) -> None:
-        """Close a stream in the thread that answers it. A second call does nothing."""
+        """Close a stream. Only the thread that answers it calls this. Later calls do nothing."""
         with served.condition:
             if served.is_closed:
                 return
@@ -128,32 +128,31 @@ _BATCH_SECONDS = 0.0001
 """The maximum time, in seconds, that a small answer waits to be sent with other answers."""
 
 _BATCH_BYTES = 1 << 15
-"""The number of bytes beyond which answers are sent immediately, so that the client reads during
-the next step. For 16 environments with 84x84x4 observations, sending immediately takes 0.95x the
-time with uint8, and 0.87x the time with float32."""
+"""Answers that exceed this many bytes together are sent immediately, so that the client can read
+them during the next step. For 16 environments with 84x84x4 observations, this takes 0.95x the time
+with uint8 and 0.87x with float32."""
 
 _CLOSE_SECONDS = 5.0
-"""The maximum time, in seconds, that `stop` waits after the grace period for streams to close."""
+"""The maximum time, in seconds, that `stop` waits for streams to close after the grace period."""
 
 _SHARE_SECONDS = 0.0003
-"""The maximum time, in seconds, spent on the requests of one connection before other connections
-are served. The same limit applies to the total time spent on connections that have not had a
-stream yet. Anybody can open many such connections and keep the server busy with handshakes,
-requests without a token or health checks."""
+"""The maximum time, in seconds, spent on one connection's requests before other connections are
+served. The same limit applies to the total time spent on connections that have not had a stream
+yet: anyone can open many of them to keep the server busy with handshakes, requests without a token
+or health checks."""
 
 _MORE_SOCKETS = 64
-"""The number of sockets allowed in addition to the maximum number of streams, for clients without
-a stream."""
+"""How many more sockets than streams are allowed, for clients without a stream."""
 
 _MORE_STREAMS = 100
-"""The number of streams that a connection can have beyond the listener's limit, so that the server
-can refuse the additional streams with a reason."""
+"""How many streams a connection can open beyond the listener's limit, so that the server can tell
+the client why it refuses them."""
 
 _MAX_STREAMS_OF_CONNECTION = 4096
 
 
 class Http2Listener(Listener):
-    """A `Listener` that speaks HTTP/2 itself.
+    """A `Listener` with its own implementation of HTTP/2.
 
     Args:
       options: the streams to serve, and their limits.
@@ -276,7 +275,7 @@ class Http2Listener(Listener):
             self._serve_strangers()
 
     def _serve_strangers(self) -> None:
-        """Serve connections without a stream for a limited time, then rest if any are left."""
+        """Serve connections without a stream for a limited time, then pause if any are left."""
         ends = time.perf_counter() + _SHARE_SECONDS
         while self._strangers:
             connection, mask = self._strangers.popleft()
@@ -395,7 +394,7 @@ class Http2Listener(Listener):
                 connection.flush()
 
     def _is_idle(self) -> bool:
-        """Return whether the streams are closed and all answers sent, or the listener stopped."""
+        """Return whether all streams are closed and answers sent, or the listener has stopped."""
         if self._leader.is_stopped:
             return True
         return not self._streams.room.count and not any(
@@ -426,7 +425,7 @@ class Http2Listener(Listener):
         self._bell.close()
 
     def after_fork_in_child(self) -> None:
-        """Abandon the parent's resources. Call in the only thread of a forked child."""
+        """Abandon the parent's resources. Only a forked child calls this, in its only thread."""
         self._changed = InterruptibleCondition()
         self._clients.abandon()
         self._poll.close()

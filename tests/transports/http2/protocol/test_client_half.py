@@ -211,7 +211,7 @@ BROKEN = {
     "no status": (first(*frames.RESPONSE, end=True), "without a grpc-status"),
     "a web page": (first(*WEB_PAGE), "not a gRPC server: .* with content type 'text/html'"),
     "an upper case name": (first(*frames.RESPONSE, ("A", "b")), "header 3 with an invalid name"),
-    "a trailer of two lines": (last(*frames.OK, ("a", "b\r\nc")), "header 2 with several lines"),
+    "a trailer of two lines": (last(*frames.OK, ("a", "b\r\nc")), "header 2 with a line break"),
     "no such method": (
         first(*frames.RESPONSE, ("grpc-status", "12"), end=True),
         "the server at .* does not speak dm_env_rpc: .*check the address",
