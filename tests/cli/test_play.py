@@ -453,7 +453,10 @@ class Screen:
             self._window = found[-1] if found else ""
             return bool(found) and text in self._call("getwindowname", self._window)
 
-        assert settles(is_there), (self._call("getwindowname", self._window), self.game.poll())
+        if not settles(is_there):
+            title = self._call("getwindowname", self._window)
+            self.game.kill()
+            raise AssertionError(f"the title is {title!r}; the game: {self.game.communicate()}")
 
     def press(self, *keys: str) -> None:
         """Presses keys, by xdotool's names."""

@@ -18,12 +18,13 @@ from dm_env_rpc_client import (
     make,
     make_async,
 )
-from dm_env_rpc_client.launch import from_python
+from dm_env_rpc_client.launch import from_python, launched
 from dm_env_rpc_client.testing import FaultProxy
 from dm_env_rpc_client.transports.endpoint import Transport
 from tests.launch.processes import kill
 from tests.support.environments import Echo
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 MORTAL = "python:tests.launch.test_ends:Mortal"
 
@@ -35,6 +36,12 @@ ENDS = {
         -6, "was ended by signal 6 (SIGABRT)",
     ),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _processes_may_end_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine, a process may need a while between closing its sockets and its end.
+    monkeypatch.setattr(launched, "_END_SECONDS", patience(launched._END_SECONDS))
 
 
 class Mortal(Echo):

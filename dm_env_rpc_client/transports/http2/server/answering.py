@@ -16,6 +16,7 @@ than the leading thread answers the stream or is about to do so.
 
 from __future__ import annotations
 
+import enum
 import functools
 import logging
 import threading
@@ -50,6 +51,20 @@ limit is terminated."""
 
 _REQUEST_BYTES = 128
 """The number of bytes counted for a waiting request in addition to its contents."""
+
+
+class _NoRequest(enum.Enum):
+    """The reason why a thread has no request to answer.
+
+    Returned rather than read from the stream afterwards: by then, a stream that was given up may
+    belong to another thread.
+    """
+
+    OVER = enum.auto()
+    """The stream has ended, and the calling thread must close it."""
+
+    GIVEN_UP = enum.auto()
+    """The stream goes on, and another thread may already answer it."""
 
 
 class Answering:
@@ -303,7 +318,7 @@ class Answering:
                 if is_owned:
                     break
                 message = self._next_request(served, True)
-                if message is None:
+                if isinstance(message, _NoRequest):
                     break
                 if not served.reply(served.answer(message), True):
                     self._close_stream(served)
@@ -312,14 +327,14 @@ class Answering:
             if is_owned:
                 self._hand_over(served)
                 return
-        if served.has_thread:
+        if message is _NoRequest.OVER:
             self._end(served)
 
     def _serve_owned(self, served: ServedStream, owner: Owner) -> None:
         """In the thread of `owner`, answer one of a stream's requests or close the stream."""
         message = self._next_request(served, False)
-        if message is None:
-            if served.has_thread:
+        if isinstance(message, _NoRequest):
+            if message is _NoRequest.OVER:
                 self._end(served)
             return
         with at_work():
@@ -347,11 +362,8 @@ class Answering:
                 served.connection.flush()
         self._close_stream(served)
 
-    def _next_request(self, served: ServedStream, may_linger: bool) -> Buffer | None:
-        """Return the next request, or None if no request is waiting.
-
-        After None, `has_thread` is True if the stream has ended, or False if another thread can
-        continue with the stream.
+    def _next_request(self, served: ServedStream, may_linger: bool) -> Buffer | _NoRequest:
+        """Return the next request, or the reason why there is none.
 
         Args:
           served: the stream.
@@ -364,10 +376,10 @@ class Answering:
                 if served.waiting:
                     break
                 if served.has_ended or served.is_gone:
-                    return None
+                    return _NoRequest.OVER
                 if is_idle or not may_linger:
                     served.has_thread = False
-                    return None
+                    return _NoRequest.GIVEN_UP
                 is_quick = served.seconds < _QUICK_SECONDS and not served.stream.may_wait
                 is_idle = is_quick or not served.condition.wait(_LINGER_SECONDS)
             # With the lock: the thread that receives the WINDOW_UPDATE checks `stalled` then.
@@ -375,7 +387,7 @@ class Answering:
                 if served.is_stalled:
                     connection.stalled.add(served)
                     served.has_thread = False
-                    return None
+                    return _NoRequest.GIVEN_UP
             message = served.waiting.popleft()
             served.waiting_bytes -= len(message) + _REQUEST_BYTES
             if not served.waiting and served.call.assembler.is_held:
