@@ -22,9 +22,9 @@ two processors, a step took 0.96 to 1.05 times as long while one other program w
 two such programs, it took 0.88 to 1.25 times as long, but repeated runs of the same code differed
 by as much.
 
-The polling thread yields the processor to other processes after each poll. When it did not, and
-another program was computing, a step of one environment took 1.2 times as long as without polling,
-because the two ends were on different processors. However, a process that takes the processor
+The polling thread yields the processor to other processes after each poll. Without this, while
+another program was computing, a step of a single environment took 1.2 times as long as with
+polling turned off, because client and server ran on different processors. However, a process that takes the processor
 keeps it for up to 3 ms. For this reason, rests (series of waits without polling) become shorter
 only after many waits in which no process took the processor.
 """

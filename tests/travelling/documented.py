@@ -19,8 +19,8 @@ EVERYWHERE: Mapping[str, Sequence[str]] = {
         "anything else arrives as its `repr`",
     ],
     "how-to/batches.md": [
-        "A row rejects the values that a single environment rejects, with the same error message",
-        "no value is wrapped, parsed, broadcast or truncated",
+        "A row rejects the same values as a single environment, and the error message is the same",
+        "No value is wrapped, parsed, broadcast or truncated",
         "The only rounding of values in a batch is from float64 to float32.",
         "The TimeStep from an environment's `reset` counts as FIRST",
     ],

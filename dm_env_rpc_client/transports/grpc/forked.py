@@ -25,9 +25,9 @@ from dm_env_rpc_client.errors import SpecError
 
 _NOWHERE = "unix:/dev/null/nowhere"
 _PROBE_SECONDS = 1.5
-"""The time limit, in seconds, for grpcio to report that no server is listening, which usually takes a
-few milliseconds. Time during which the probing process waits for a processor does not count, up to
-`_WAIT_SECONDS`: with four busy processes per processor, the probe has taken more than 1.5 s."""
+"""The time limit, in seconds, for grpcio to report that no server is listening, which usually takes
+a few milliseconds. Time during which the probing process waits for a processor does not count, up
+to `_WAIT_SECONDS`: with four busy processes per processor, the probe has taken more than 1.5 s."""
 
 _WAIT_SECONDS = 8.5
 _LOOK_SECONDS = 0.1

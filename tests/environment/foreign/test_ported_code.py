@@ -293,7 +293,7 @@ DIFFERENCES = {
     "close that does not raise": "connections and environments never raise an exception",
     "FIRST without a discount": "A FIRST TimeStep never has a discount",
     "what bypasses a replaced send": "A program may replace `connection.send`",
-    "callbacks after the world is destroyed": "`env.on_close` are called afterwards",
+    "callbacks after the world is destroyed": "`env.on_close` are called after the world",
     "a connection of one's own": "a subclass may assign its own",
     "extensions from a connection": "`extensions=` may be a function that takes the connection",
     "names that do not exist": "`UnknownNameError`, also a KeyError",

@@ -96,7 +96,7 @@ def answer_calls(pipe: ChildPipe) -> None:
 T = TypeVar("T")
 
 START_SECONDS = 60.0
-"""The time limit, in seconds, for the child's interpreter to start, before any library call."""
+"""The time limit, in seconds, for the child's interpreter to start. Library calls do not count."""
 
 CLOSE_SECONDS = 5.0
 """The time limit, in seconds, for releasing the environment and again for the child's exit."""
