@@ -86,8 +86,9 @@ def export_minari(
             and _same(first.action_specs, episode.action_specs)
         ):
             raise RecordingError(
-                f"episode {episode.number} of {path} has different actions or observations than "
-                "the episodes before it; they must be the same in all episodes of a data set"
+                f"the action or observation specs of episode {episode.number} of {path} differ "
+                "from those of earlier episodes; all episodes in a data set must have the same "
+                "specs"
             )
         # Before the values, because NumPy cannot stack arrays of variable length.
         space_of = space_of or _spaces(path, first)
@@ -188,7 +189,7 @@ def _buffer(
         reward = np.asarray(0.0 if step.reward is None else step.reward)
         if reward.shape or reward.dtype.kind not in "biuf":
             raise SpecError(
-                f"the rewards of episode {episode.number} are {reward.dtype} "
+                f"the rewards of episode {episode.number} have dtype {reward.dtype} and shape "
                 f"{list(reward.shape)}; Minari requires single numbers"
             )
     last = len(steps) - 2
@@ -212,7 +213,8 @@ def _stacked(
         if each.keys() != names:
             raise SpecError(
                 f"{kind} {index} of episode {episode.number} has the names {sorted(each)}, but "
-                f"others have {sorted(names)}; all steps in a data set must have the same names"
+                f"the first {kind} has {sorted(names)}; all steps in a data set must have the "
+                "same names"
             )
     parts = space.spaces if isinstance(space, spaces.Dict) else dict.fromkeys(names, space)
     stacked = {

@@ -23,7 +23,7 @@ _LONGEST_NAME = 127
 
 def _check_service(name: str) -> str:
     if len(name.encode()) > _LONGEST_NAME:
-        raise typer.BadParameter(f"the name must have at most {_LONGEST_NAME} bytes")
+        raise typer.BadParameter(f"the name must be at most {_LONGEST_NAME} bytes long")
     return name
 
 

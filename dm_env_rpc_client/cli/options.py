@@ -333,8 +333,8 @@ def check_listening_address(address: str, access: Access) -> None:
     _check(
         address,
         access.is_plain,
-        "an address to listen on looks like localhost:50051, localhost:0 for a free port, or "
-        "unix:/tmp/socket",
+        "expected an address to listen on, such as localhost:50051, localhost:0 for a free port, "
+        "or unix:/tmp/socket",
         f"other machines can reach {address}; pass --tls-cert FILE and --tls-key FILE to serve "
         "them with TLS, or --insecure to serve them in plaintext, which others on the network can "
         "read",

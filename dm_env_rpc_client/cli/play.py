@@ -151,10 +151,11 @@ def _remote(
     if name is None:
         raise UsageError(
             f"the environment at {world.address} has no image to show: no observation is an "
-            "image such as uint8 [height, width, 3], and the environment does not render as "
-            f"rgb_array; observations: {shapes_text(shown.observation_spec())}{refusal}. Serve "
-            "the environment with an image among its observations, or as a Gymnasium environment "
-            "with the render mode rgb_array; explore(env) in a notebook shows any environment"
+            "image (such as uint8 [height, width, 3]), and the environment does not render as "
+            f"rgb_array. Its observations: {shapes_text(shown.observation_spec())}{refusal}. "
+            "Serve the environment with an image among its observations, or as a Gymnasium "
+            "environment with the render mode rgb_array. In a notebook, "
+            "explore(env) shows any environment"
         )
     return GymnasiumEnv(shown, render_mode="rgb_array", render_observation=name), env
 
@@ -250,7 +251,7 @@ def _bind(
         found = _BINDING.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"a key binding must look like left=0, w=throttle:1 or w=arm[0]:0.5, got {text!r}"
+                f"expected a key binding like left=0, w=throttle:1 or w=arm[0]:0.5, got {text!r}"
             )
         value = parse_settings([f"value={found['value']}"])["value"]
         where = f"--keys {text}: "

@@ -190,8 +190,8 @@ def _mapped(name: str, inner: str) -> str | None:
             deadline = time.monotonic() + _MAP_SECONDS
         if time.monotonic() > deadline:
             raise _RefusedError(
-                f"the container's port {inner} is not mapped to a port on this machine; is "
-                "--network among the options?"
+                f"the container's port {inner} is not mapped to a port on this machine; if "
+                "--network is among the options, leave it out"
             )
         time.sleep(_PAUSE_SECONDS)
 

@@ -251,8 +251,8 @@ def _inner_port(image: str, port: int | None, exposed: Sequence[str]) -> int:
     tcp = [int(each.partition("/")[0]) for each in exposed if not each.endswith("/udp")]
     if len(tcp) != 1:
         raise SpecError(
-            f"the image {image} exposes {', '.join(map(str, tcp)) or 'no port'}; say on which "
-            "port its server listens: pass port= to from_docker, or EXPOSE exactly one in the "
-            "Dockerfile"
+            f"expected the image {image} to expose exactly one TCP port, got "
+            f"{', '.join(map(str, tcp)) or 'none'}; pass the port of its server to from_docker as "
+            "port=, or EXPOSE only that port in the Dockerfile"
         )
     return tcp[0]

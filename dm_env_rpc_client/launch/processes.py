@@ -122,7 +122,7 @@ def from_process(
         finally:
             # No longer needed: the server itself holds the port now, or has ended.
             port.close()
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("the last attempt must return or raise")
 
 
 def from_python(
@@ -357,9 +357,9 @@ class _Command:
         if self.has(_PORT):
             return f"localhost:{_PORT}"
         raise SpecError(
-            "the command does not say where to listen: use {port} or {socket} in it, such as "
-            f"--port={_PORT}, or pass the server's address if it is always the same; got "
-            f"{shlex.join(self.argv)}"
+            f"the command {shlex.join(self.argv)!r} does not say where to listen: use "
+            f"{_PORT} or {_SOCKET} in it, such as --port={_PORT}, or pass the server's address if "
+            "it is always the same"
         )
 
     def filled(self, values: Mapping[str, str]) -> _Command:

@@ -93,7 +93,7 @@ def _without_thread(text: str) -> tuple[str, bool]:
 
 def _check_launches(given: Any) -> None:
     """Raise SpecError for values commonly mistaken for an address."""
-    expected = "a server address looks like 'localhost:50051'"
+    expected = "expected a server address, such as 'localhost:50051'"
     if isinstance(given, int):
         raise SpecError(f"{expected}, got the number {given}; did you mean 'localhost:{given}'?")
     if isinstance(given, type) and not issubclass(given, Launch):

@@ -83,7 +83,7 @@ class Buttons(Control):
         texts = list(map(str, self._values if labels is None else labels))
         if len(texts) != len(self._values):
             few = len(self._values) or f"more than {MAX_BUTTONS}"
-            raise SpecError(f"{where} has {few} values, got {len(texts)} labels")
+            raise SpecError(f"{where} has {few} values, but the number of labels is {len(texts)}")
         self._buttons = [
             ipywidgets.Button(description=text, layout=ipywidgets.Layout(width="auto"))
             for text in texts
@@ -160,8 +160,8 @@ class Text(Control):
             parsed = json.loads(self._line.value)
         except ValueError as error:
             raise SpecError(
-                f"{self._where}: {self._line.value!r} is not a number or a list such as "
-                f"[0, 1]: {error}"
+                f"{self._where}: expected a number or a list such as [0, 1], got "
+                f"{self._line.value!r}: {error}"
             ) from error
         return self._check(parsed)
 

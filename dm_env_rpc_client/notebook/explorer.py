@@ -143,9 +143,7 @@ class Explorer(ipywidgets.VBox):
         unknown = labels.keys() - self._specs.keys()
         if unknown:
             known = ", ".join(map(repr, self._specs)) or "none"
-            raise SpecError(
-                f"labels are given for the unknown action {min(unknown)!r}; actions: {known}"
-            )
+            raise SpecError(f"labels: unknown action {min(unknown)!r}; actions: {known}")
         controls = {}
         for name, spec in self._specs.items():
             control = control_for(spec, f"action {name!r}", labels.get(name))

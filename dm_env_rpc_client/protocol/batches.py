@@ -1,10 +1,10 @@
 """The names used by batched worlds, whose arrays have one row for each environment.
 
-Batches need no additions to the protocol. Rows are the first axis of actions and observations, and
-everything else is sent as observations, settings and properties under the names in this module.
-The guide "Serve a batch" (docs/how-to/batches.md) states the rules, including those for servers in
-other languages. `num_rows` checks the rules for the specs of a world, and `check_step` checks the
-rules for a step.
+Batches need no additions to the protocol. Actions and observations have one row per environment
+along their first axis. All other data of a batch is sent as observations, settings and properties
+with the names defined in this module. The guide "Serve a batch" (docs/how-to/batches.md) states the
+rules, including those for servers in other languages. `num_rows` checks the rules for the specs of
+a world, and `check_step` checks the rules for a step.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def row_errors(text: Any, count: int) -> dict[int, str]:
                 break
             at = _behind(text, at, ",", f"a comma or the end after the error message of row {row}")
     if _end_of_space(text, at + 1) != len(text):
-        raise _invalid(f"expected nothing after the object, got more text at character {at + 1}")
+        raise _invalid(f"unexpected text after the object, at character {at + 1}")
     return found
 
 

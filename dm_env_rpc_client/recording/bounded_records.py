@@ -188,7 +188,10 @@ def _parsed(source: _Source, opcode: int, length: int) -> Any:
     except UnicodeDecodeError as error:
         raise Damage(f"a string is not valid UTF-8: {error}") from error
     if source.count - begin != length:
-        raise Damage(f"a record of {length} bytes has {source.count - begin} bytes of fields")
+        raise Damage(
+            f"a record has a declared length of {length} bytes, but its fields take "
+            f"{source.count - begin} bytes"
+        )
     return record
 
 

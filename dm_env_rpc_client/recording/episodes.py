@@ -106,7 +106,7 @@ class Episode:
                 if name not in action:
                     raise SpecError(
                         f"step {index} of episode {self.number} has no action {name!r}, so "
-                        "the actions cannot be stacked; see flat_actions"
+                        "the actions cannot be stacked; use flat_actions instead"
                     )
         stacked = {name: self._stacked(name, [action[name] for action in taken]) for name in names}
         return nesting.nest(stacked, nesting.SEPARATOR)
@@ -120,7 +120,7 @@ class Episode:
             if array.shape != arrays[0].shape:
                 raise SpecError(
                     f"action {name!r} of episode {self.number} has shapes {list(arrays[0].shape)} "
-                    f"and {list(array.shape)}, so it cannot be stacked; see flat_actions"
+                    f"and {list(array.shape)}, so it cannot be stacked; use flat_actions instead"
                 )
         return np.stack(arrays)
 

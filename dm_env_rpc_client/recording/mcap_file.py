@@ -320,8 +320,8 @@ class _Output:
                 or os.pread(descriptor, len(self._end), start) != self._end
             ):
                 raise FileExistsError(
-                    f"{self._path} is no longer the file that this recorder finished; it is left "
-                    "unchanged, and further connections need a Recorder with another path"
+                    f"{self._path} is no longer the file that this recorder finished, so it is "
+                    "left unchanged; record further connections to another file"
                 )
         except BaseException:
             os.close(descriptor)

@@ -187,7 +187,7 @@ class Scan:
             elif isinstance(record, records.Schema | records.Channel):
                 contents.define(record)
             else:
-                raise Damage(f"a {_name(record)} is among the messages")
+                raise Damage(f"unexpected {_name(record)} record among the messages")
         return False
 
     def _read_summary(self, reading: RecordFile) -> None:
@@ -216,7 +216,7 @@ class Scan:
             elif isinstance(record, records.Schema | records.Channel):
                 self._contents.is_known(record)
             else:
-                raise Damage(f"a {_name(record)} follows the end of the messages")
+                raise Damage(f"unexpected {_name(record)} record after the end of the messages")
 
 
 class _Contents:
@@ -265,7 +265,8 @@ class _Contents:
         if last is not None and sequence not in (0, (last + 1) & 0xFFFFFFFF):
             kind = "request" if is_request else "answer"
             raise Damage(
-                f"{kind} {sequence} of connection {connection.number} follows {kind} {last}"
+                f"{kind} {sequence} of connection {connection.number} is out of sequence: it "
+                f"follows {kind} {last}"
             )
         return Entry(connection, is_request, sequence, nanoseconds, message)
 

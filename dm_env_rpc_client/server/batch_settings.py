@@ -55,8 +55,9 @@ class AskedRows:
         mode = str(own.pop(batches.AUTORESET_MODE, "NEXT_STEP"))
         if own.pop(batches.STEP_MASK, False):
             raise RequestError.invalid(
-                f"setting {batches.STEP_MASK!r}: all rows of a batch step together; to step only "
-                "some environments, open several batches, or a world for each environment"
+                f"setting {batches.STEP_MASK!r} is not supported, because all rows of a batch "
+                "step together. To step only some environments, open several batches, or a world "
+                "for each environment"
             )
         has_row_settings = any(name.startswith(_PREFIX) for name in own)
         return cls(_settings_of_rows(own, count), mode, has_row_settings, 0, count)

@@ -41,7 +41,9 @@ class BatchMaker(abc.ABC):
     """A factory that creates only batches and receives settings exactly as clients send them."""
 
     def __call__(self) -> Any:
-        raise AssertionError("a BatchMaker cannot be called; `construct` calls `make_batch`")
+        raise AssertionError(
+            "a BatchMaker cannot be called; use `construct`, which calls `make_batch`"
+        )
 
     @abc.abstractmethod
     def make_batch(self, settings: Mapping[str, Any], report: Report) -> dm_env.Environment:
@@ -158,12 +160,12 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
         return made
     # No world will own a batch of another size.
     made.close()
-    wrong = f"setting {of_rows[0]!r}" if of_rows else f"setting {NUM_ENVS!r} is {asked}"
+    wrong = f"setting {of_rows[0]!r} was given" if of_rows else f"setting {NUM_ENVS!r} is {asked}"
     # A code of its own: clients must not fall back to a world per row, each a whole batch.
     raise RequestError(
         code_pb2.OUT_OF_RANGE,
-        f"{wrong}, but the environment of this server already has {made.num_envs} rows, and "
-        f"settings cannot change that; ask for {made.num_envs} or omit {NUM_ENVS!r}",
+        f"{wrong}, but the environment of this server already has {made.num_envs} rows, "
+        f"which settings cannot change; ask for {made.num_envs} or omit {NUM_ENVS!r}",
     )
 
 

@@ -181,8 +181,8 @@ class ServeOptions:
     def _check_singleton(self) -> None:
         if self.processes is not None:
             raise SpecError(
-                f"singleton=True allows one environment, but processes={self.processes} is for "
-                "several; pass singleton=True alone, and start a server for each simulator"
+                f"singleton=True allows only one environment, but processes={self.processes} is "
+                "for hosting several; omit processes, and start a server for each simulator"
             )
         # The world of a client that was killed must not keep the next one waiting.
         object.__setattr__(self, "max_worlds", 1)
@@ -206,7 +206,10 @@ class ServeOptions:
             raise SpecError(f"processes={self.processes} requires {why_no_epoll()}")
 
     def factories(self) -> dict[str, Factory]:
-        """Return the factories of worlds by name, or {} if the only world exists; see `hosted`."""
+        """Return the factories of worlds by name; see `hosted`.
+
+        The result is empty if the server hosts a single world that already exists.
+        """
         from dm_env_rpc_client.server.factories import factories_of
 
         return factories_of(self.hosted, self.insecure, self.conversion)

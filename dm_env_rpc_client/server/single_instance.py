@@ -88,9 +88,9 @@ class Instance:
                 raise RequestError.not_now("the server has stopped")
             if self._is_lent:
                 raise RequestError.not_now(
-                    f"this server hosts one environment, {self.name}, for one world at a time, "
-                    "and a world is using it; destroy that world first (it also ends some time "
-                    f"after its client disconnects, see idle_world_seconds); {_PASS_A_FUNCTION}"
+                    f"this server hosts one environment, {self.name}, and another world "
+                    "is using it; destroy that world first, or wait until it ends some time after "
+                    f"its client disconnects (see idle_world_seconds); {_PASS_A_FUNCTION}"
                 )
             self._is_lent = True
         try:

@@ -24,9 +24,9 @@ by as much.
 
 The polling thread yields the processor to other processes after each poll. Without this, while
 another program was computing, a step of a single environment took 1.2 times as long as with
-polling turned off, because client and server ran on different processors. However, a process that takes the processor
-keeps it for up to 3 ms. For this reason, rests (series of waits without polling) become shorter
-only after many waits in which no process took the processor.
+polling turned off, because client and server ran on different processors. However, a process that
+takes the processor keeps it for up to 3 ms. For this reason, rests (series of waits without
+polling) become shorter only after many waits in which no process took the processor.
 """
 
 from __future__ import annotations

@@ -164,8 +164,8 @@ def find_source(reference: str, insecure: bool) -> Source:
         raise
     if not callable(factory):
         raise SpecError(
-            f"{reference} is not callable, but an instance of {type(factory).__name__}; name a "
-            "callable that returns an environment, such as its class"
+            f"{reference} is not callable: it is an instance of {type(factory).__name__}; name "
+            "a callable that returns an environment, such as its class"
         )
     return Source(reference.partition(":")[2], factory)
 

@@ -103,7 +103,7 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
             platform, _, index = device.partition(":")
             found = library.devices(platform)[int(index or 0)]
     except Exception as error:  # Each library raises its own types.
-        raise SpecError(f"device={device!r}: {arrays} has no such device here: {error}") from error
+        raise SpecError(f"device={device!r}: {arrays} cannot use this device: {error}") from error
     return ArrayKind(arrays, found)
 
 

@@ -307,7 +307,7 @@ def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) ->
         return json.loads(text.decode())
     except (ValueError, RecursionError) as error:  # Bad UTF-8 is a ValueError, too.
         start = bytes(text[:40]) + (b"..." if len(text) > 40 else b"")
-        raise ProtocolError(f"{where}: not UTF-8 JSON: {error}; it begins with {start!r}") from None
+        raise ProtocolError(f"{where}: expected UTF-8 JSON, got {start!r}: {error}") from None
 
 
 def encode(value: Any, where: str) -> bytes:

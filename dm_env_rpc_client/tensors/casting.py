@@ -224,7 +224,7 @@ def _nested_shape(value: Any, where: str) -> tuple[int, ...]:
 
 def _check_dimensions(count: int, where: str) -> None:
     if count > MAX_DIMENSIONS:
-        raise SpecError(f"{where}: more than {MAX_DIMENSIONS} dimensions")
+        raise SpecError(f"{where}: has more than {MAX_DIMENSIONS} dimensions")
 
 
 def _collect(value: Any, shape: tuple[int, ...], elements: list[Any], where: str) -> None:
@@ -284,7 +284,7 @@ def _integers(elements: list[Any], where: str) -> Array:
     except OverflowError:
         if min(elements) >= 0 and max(elements) <= np.iinfo(np.uint64).max:
             return np.array(elements, np.uint64)
-    raise SpecError(f"{where}: no 64-bit integer type holds all elements")
+    raise SpecError(f"{where}: does not fit in int64 or uint64")
 
 
 def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:

@@ -91,7 +91,7 @@ class Codec:
     def memory(self, array: Array) -> bytes | memoryview:
         """Return the elements of `array` in wire format, if the codec has `is_block`."""
         raise NotImplementedError(
-            f"{self.name} is encoded as varints or messages, not as one block"
+            f"cannot encode {self.name} as one block; its elements are varints or messages"
         )
 
     def unpack(self, message: PayloadMessage) -> Array:
@@ -360,7 +360,7 @@ def read_varint(message: bytes | bytearray | memoryview, i: int) -> tuple[int, i
             return number, i
         shift += 7
         if shift > 63:
-            raise IndexError("a varint has at most ten bytes")
+            raise IndexError("the varint is longer than ten bytes")
 
 
 def _bytes_of(array: Array) -> bytes | memoryview:

@@ -189,7 +189,7 @@ def checked_change(
         (named,) = action_specs
     if not named:
         known = ", ".join(map(repr, action_specs)) or "none"
-        raise SpecError(f"{where}name the action to set; actions: {known}")
+        raise SpecError(f"{where}the name of the action to set is missing; actions: {known}")
     found = _NAMED.fullmatch(named)
     assert found is not None
     name, index = found["name"], tuple(map(int, re.findall(r"\d+", found["index"])))

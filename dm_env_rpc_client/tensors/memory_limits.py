@@ -139,8 +139,9 @@ class Budget:
         if self._expanded < 0:
             limit = self._limits.expanded_bytes
             raise SpecError(
-                f"{where}: its elements need {size} bytes more than in the message; all arrays of "
-                f"a message together may need at most {limit} bytes more (Limits.expanded_bytes)"
+                f"{where}: expanding its elements takes {size} bytes beyond their size in the "
+                f"message; the limit for all arrays in a message combined is {limit} extra bytes "
+                "(Limits.expanded_bytes)"
             )
 
     def take_strings(self, count: int, where: str) -> None:
@@ -166,7 +167,9 @@ class Budget:
         """Charge `count` fields of any kind; raise SpecError if over the limit."""
         self._fields -= count
         if self._fields < 0:
-            raise SpecError(f"{where}: the message has too many fields for its limits (see Limits)")
+            raise SpecError(
+                f"{where}: the message has more fields than Limits.messages and Limits.specs allow"
+            )
 
 
 def largest_array(limits: Limits) -> int:

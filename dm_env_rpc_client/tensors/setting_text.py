@@ -25,5 +25,5 @@ def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
         except json.JSONDecodeError:
             parsed[name] = text
         if parsed[name] is None:
-            raise SpecError(f"setting {name!r} is null in {setting!r}; pass another value")
+            raise SpecError(f"setting {name!r} must not be null, got {setting!r}")
     return parsed

@@ -218,7 +218,9 @@ class SpecManager:
             field = TensorField(uid, spec, kind, budget)
             if spec.name in self._by_name:
                 other = self._by_name[spec.name].uid
-                raise SpecError(f"{field.label}: uid {other} has the same name")
+                raise SpecError(
+                    f"{field.label}: has the same name as uid {other}; names must be unique"
+                )
             self._fields[uid] = self._by_name[spec.name] = field
         try:
             nesting.check_unambiguous(self._by_name, max_nesting=limits.nesting)
@@ -254,8 +256,8 @@ class SpecManager:
                 )
                 raise SpecError(
                     f"{field.label}: an array of shape {list(field.shape)} and dtype "
-                    f"{field.codec.name} takes {size} bytes, but a message that contains it is "
-                    f"limited to {most} (Limits.message_bytes and expanded_bytes); raise the "
+                    f"{field.codec.name} takes {size} bytes; at most {most} are allowed "
+                    "(Limits.message_bytes plus Limits.expanded_bytes); raise the "
                     f"limits{advice}, or have the server use smaller arrays"
                 )
 

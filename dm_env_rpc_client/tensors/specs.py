@@ -141,7 +141,7 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     where = _where(tensor_spec)
     codec, _, given = check_spec(tensor_spec, where)
     if not codec.is_numeric:
-        raise SpecError(f"{where}: dtype {codec.name} has no bounds")
+        raise SpecError(f"{where}: dtype {codec.name} cannot have bounds; expected a numeric dtype")
     return _with_limits(given, codec)
 
 
@@ -162,7 +162,7 @@ def set_bounds(
     where = _where(tensor_spec)
     codec = codecs.codec_for(tensor_spec.dtype, where)
     if not codec.is_numeric:
-        raise SpecError(f"{where}: dtype {codec.name} has no bounds")
+        raise SpecError(f"{where}: dtype {codec.name} cannot have bounds; expected a numeric dtype")
     sides = {}
     for side, value in (("min", minimum), ("max", maximum)):
         if value is not None:
@@ -270,7 +270,7 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
     if isinstance(spec, specs.StringArray):
         if spec.string_type is not str:
             raise SpecError(
-                f"{where}: strings in the protocol are text, not bytes; use string_type=str"
+                f"{where}: string_type must be str, because strings in the protocol are text"
             )
         return codecs.codec_for(dm_env_rpc_pb2.STRING)
     if spec.dtype.kind in "OU":

@@ -91,9 +91,9 @@ def dm_env_rpc_address(
     given, command = _option(request, "address"), _option(request, "command")
     if bool(given) == bool(command):
         raise pytest.UsageError(
-            "pass exactly one of these: --dm-env-rpc-address HOST:PORT for a running server, or "
-            "--dm-env-rpc-command 'COMMAND --port={port}' to start one; or define a fixture "
-            "dm_env_rpc_address in your conftest.py"
+            "pass either --dm-env-rpc-address HOST:PORT, for a running server, or "
+            "--dm-env-rpc-command 'COMMAND --port={port}', to start one, but not both; "
+            "alternatively, define a fixture dm_env_rpc_address in your conftest.py"
         )
     security = dm_env_rpc_compliance_options.security()
     with launched(given or f"process:{command}", **security) as address:

@@ -134,7 +134,7 @@ class Endpoint(ReachOptions):
 
     @property
     def stays_on_loopback(self) -> bool:
-        """Whether the connection is plaintext and must not leave this machine."""
+        """Whether the connection must not leave this machine, because it is plaintext."""
         is_plain = self.credentials is None or is_local_credentials(self.credentials)
         return is_plain and not self.insecure
 

@@ -225,7 +225,8 @@ class Reflection(ServerStream):
         # Limited, because answers may be much larger than requests.
         if self._requests > _MAX_REQUESTS:
             raise StreamStatusError(
-                "RESOURCE_EXHAUSTED", f"a reflection stream allows at most {_MAX_REQUESTS} requests"
+                "RESOURCE_EXHAUSTED",
+                f"more than {_MAX_REQUESTS} requests on one reflection stream; open another stream",
             )
         try:
             request = self._request_class.FromString(contents)

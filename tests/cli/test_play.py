@@ -338,7 +338,7 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "no such action": (["--keys", "a=jump:1"], "--keys a=jump:1: unknown action 'jump'"),
     "no such value": (["--keys", "a=2"], "--keys a=2: action 'move'"),
     "no such key": (["--keys", "hyper=1"], "unknown key 'hyper'; use a character"),
-    "no value": (["--keys", "a"], "a key binding must look like left=0"),
+    "no value": (["--keys", "a"], "expected a key binding like left=0"),
 }
 
 

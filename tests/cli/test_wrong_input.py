@@ -108,7 +108,7 @@ WRONG: list[tuple[str, int, str]] = [
     # Settings, worlds and keys that the server refuses.
     ("run {catch} --create rows", 2, "expected NAME=VALUE, such as rows=6"),
     ("run {catch} --create =6", 2, "expected NAME=VALUE, such as rows=6"),
-    ("run {catch} --create rows=null", 2, "is null"),
+    ("run {catch} --create rows=null", 2, "must not be null"),
     ("run {catch} --create rows=0", 1, "at least 2 rows"),
     ("run {catch} --create colour=red", 1, "settings: rows, columns, seed"),
     ("run {catch} --join colour=red", 1, "colour"),
@@ -137,7 +137,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve nowhere:make", 2, "cannot import 'nowhere'"),
     ("serve hostile_module:make", 2, "hostile_module"),
     ("serve os:sep", 2, "not callable"),
-    ("serve", 2, "there is nothing to serve; name one of these: catch,"),
+    ("serve", 2, "no environment to serve was given; name one of these: catch,"),
     # Environments that cannot be made.
     ("serve gymnasium://Nope-v0", 2, "cannot make gymnasium://Nope-v0: NameNotFound"),
     ("serve json:dumps", 2, "missing a required argument: 'obj'"),

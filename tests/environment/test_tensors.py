@@ -161,13 +161,13 @@ def test_what_is_no_kind_of_arrays_is_an_error_before_anything_is_sent(
 
 def test_a_device_that_is_not_there(server: Server) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(SpecError, match="device='cuda:77': torch has no such device here"):
+    with pytest.raises(SpecError, match="device='cuda:77': torch cannot use this device"):
         dm_env_rpc_client.make(server.address, arrays="torch", device="cuda:77")
 
 
 def test_arrays_that_are_overwritten_are_for_numpy_alone(server: Server) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(SpecError, match="copy=False overwrites memory that torch arrays"):
+    with pytest.raises(SpecError, match="copy=False cannot be used with torch arrays"):
         BatchedEnvironment(server.address, 2, copy=False, arrays="torch")
 
 

@@ -136,7 +136,7 @@ def test_a_former_client_is_told_that_rows_of_a_batch_step_together(
 ) -> None:
     found = former_client["new"]
     assert found["some_rows"].startswith("DmEnvRpcError: ")
-    assert "'step_mask': all rows of a batch step together" in found["some_rows"]
+    assert "'step_mask' is not supported, because all rows of a batch step" in found["some_rows"]
     # It does not find the action in the specs, and says so itself, before it sends anything.
     assert found["a_part_of_a_batch"].startswith("SpecError: environments [1] are rows of one ")
 

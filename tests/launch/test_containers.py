@@ -81,7 +81,7 @@ def test_one_that_ends_is_told_with_its_last_lines(daemon: Daemon) -> None:
     ("attribute", "value", "text"),
     [
         ("refusal", "no such runtime: fast", "no such runtime: fast"),
-        ("maps", False, "--network among the options"),  # So that no port is mapped.
+        ("maps", False, "--network is among the options"),  # So that no port is mapped.
     ],
 )
 def test_what_the_daemon_does_not_do_is_told_at_once(
@@ -105,7 +105,7 @@ def test_images_that_there_are_not(daemon: Daemon) -> None:
 @pytest.mark.parametrize("ports", [[], ["80/tcp", "81/tcp"]])
 def test_the_port_has_to_be_known(daemon: Daemon, ports: list[str]) -> None:
     daemon.images[IMAGE] = ports
-    with pytest.raises(SpecError, match="say on which port"):
+    with pytest.raises(SpecError, match="to expose exactly one TCP port"):
         from_docker("owner/echo")
     with from_docker("owner/echo", port=80) as launch:
         assert launch.is_running

@@ -184,7 +184,7 @@ def test_the_bridges_of_gym_socket_refuse_what_is_no_address(address: str) -> No
 
 @pytest.mark.parametrize("address", NO_ADDRESSES)
 def test_the_server_in_one_file_refuses_what_is_no_address(address: str) -> None:
-    with pytest.raises(ValueError, match="an address to listen on looks like"):
+    with pytest.raises(ValueError, match="expected an address to listen on, such as"):
         dm_env_rpc_server.serve(Catch, address, insecure=True)
 
 

@@ -138,7 +138,7 @@ MISTAKES: list[M] = [
     M(with_environment(lambda env: env.reset([1])), "settings", "got [1]", VALUES),
     M(with_environment(lambda env: env.reset("")), "settings", "got ''", VALUES),
     M(lambda _: rpc.make([NOWHERE]), "a server address", "['unix:/there/",
-      "looks like 'localhost:50051'"),
+      "such as 'localhost:50051'"),
     M(lambda _: rpc.BatchedEnvironment([never, 50051]), "a server address", "the number 50051",
       "did you mean 'localhost:50051'?"),
     M(lambda _: rpc.make("process:engine", restart=0), "restart", "got 0", NEVER),

@@ -62,7 +62,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
     ),
     "make(Catch)": (
         lambda _: make(Catch), SpecError,
-        ["looks like 'localhost:50051', got the class Catch", "'python:dm_env_rpc_client.server"],
+        ["such as 'localhost:50051', got the class Catch", "'python:dm_env_rpc_client.server"],
     ),
     "make(lambda: None)": (
         lambda _: make(lambda: None), SpecError,
@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
     ),
     "make(None)": (
         lambda _: make(None), SpecError,
-        ["looks like 'localhost:50051'", "got None"],
+        ["such as 'localhost:50051'", "got None"],
     ),
     "make(guarded)": (make, ConnectionLostError, ["UNAUTHENTICATED", "pass token= to make"]),
     "serve(Catch(), processes=2)": (

@@ -86,7 +86,7 @@ def test_a_value_that_has_no_button_is_none_of_them() -> None:
 
 
 def test_labels_are_as_many_as_values() -> None:
-    with pytest.raises(SpecError, match="action 'move' has 3 values, got 2 labels"):
+    with pytest.raises(SpecError, match="'move' has 3 values, but the number of labels is 2"):
         control_for(specs.DiscreteArray(3, name="move"), "action 'move'", ["left", "right"])
 
 

@@ -432,8 +432,8 @@ def test_a_library_in_c_is_explored_with_its_properties() -> None:
     ("options", "error"),
     [
         ({"action": {"jump": 1}}, "unknown action 'jump'; actions: 'paddle'"),
-        ({"labels": {"jump": ["a"]}}, "unknown action 'jump'"),
-        ({"labels": {"paddle": ["a"]}}, "3 values, got 1 labels"),
+        ({"labels": {"jump": ["a"]}}, "labels: unknown action 'jump'; actions: 'paddle'"),
+        ({"labels": {"paddle": ["a"]}}, "3 values, but the number of labels is 1"),
         ({"keys": {"a": {"jump": 1}}}, "key 'a'"),
         ({"action": {"paddle": 7}}, "'paddle'.*outside"),
         ({"keys": {"a": {"paddle": 7}}}, "key 'a'.*outside"),

@@ -70,7 +70,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     "an open text": (errors('{"1": "x'), "the error message of row 1 is not a JSON string"),
     "no colon": (errors('{"1" "x"}'), "expected a colon after the key '1'"),
     "a comma at the end": (errors('{"1": "x",}'), "the key of an entry is not a string"),
-    "more": (errors('{"1": "x"} {}'), "expected nothing after the object"),
+    "more": (errors('{"1": "x"} {}'), "unexpected text after the object"),
     "a control character": (errors('{"1": "\n"}'), "message of row 1 is not a JSON string"),
     "many rows": (
         errors(lambda: json.dumps(dict.fromkeys(map(str, range(300_000)), "x"))),

@@ -13,7 +13,7 @@ from tests.reliability.scorecard import FULL, QUICK, ROWS, Row
 
 PASSED, FAILED, MISSING, SKIPPED = "passed", "FAILED", "not there yet", "SKIPPED"
 
-_COUNTS = {FULL: "the scorecard's", QUICK: "those of the gate"}
+_COUNTS = {FULL: "as in the table", QUICK: "reduced, as in the gate"}
 
 _UNITS = {"s": "s", "ms": "ms", "mib": "MiB", "percent": "%"}
 
@@ -90,7 +90,7 @@ def _shown(name: str, value: float) -> str:
 def facts(mode: str, started: datetime.datetime, seconds: float) -> dict[str, str]:
     """What was run where."""
     return {
-        "counts": _COUNTS[mode],
+        "repetitions": _COUNTS[mode],
         "date": started.strftime("%Y-%m-%d"),
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -121,7 +121,7 @@ def markdown(results: Iterable[RowResult], about: dict[str, str]) -> str:
         "",
         "; ".join(f"{name}: {value}" for name, value in about.items()) + ".",
         "",
-        _cells("#", "tried", "has to be seen", "dm-env-rpc 1.1.7", "seen here"),
+        _cells("#", "tried", "must be seen", "dm-env-rpc 1.1.7", "seen here"),
         _cells(*["---"] * 5),
     ]
     found = {result.row.number: result for result in results}

@@ -292,7 +292,7 @@ def test_the_action_of_one_row_is_refused_and_the_other_row_steps() -> None:
         observation = env.step({"action": action}).observation
         errors = batches.row_errors(observation[batches.ROW_ERRORS], 2)
         assert errors.keys() == {0}
-        assert "not UTF-8 JSON" in errors[0]
+        assert "expected UTF-8 JSON" in errors[0]
         check_books(server, 0, 1)
 
 

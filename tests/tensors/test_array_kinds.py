@@ -175,7 +175,7 @@ class TestTorch:
                 to_numpy({"a": [tensor]}, "observation")
 
     def test_a_device_that_is_not_there(self) -> None:
-        with pytest.raises(SpecError, match="device='foo': torch has no such device here"):
+        with pytest.raises(SpecError, match="device='foo': torch cannot use this device"):
             array_kinds.named("torch", "foo")
 
     def test_arrays_are_moved_as_one_block(self) -> None:
@@ -235,7 +235,7 @@ class TestJax:
                 to_numpy({"a": array}, "observation")
 
     def test_a_device_that_is_not_there(self) -> None:
-        with pytest.raises(SpecError, match="device='cpu:99': jax has no such device here"):
+        with pytest.raises(SpecError, match="device='cpu:99': jax cannot use this device"):
             array_kinds.named("jax", "cpu:99")
 
 

@@ -17,9 +17,9 @@ from dm_env_rpc_client.tensors import bounded_parsing
         (b"[" * 33 + b"]" * 33, "more than 32 levels"),
         (b'{"a":' * 33 + b"0" + b"}" * 33, "more than 32 levels"),
         (b'["\\"",' + b"[" * 33 + b"]" * 34, "more than 32 levels"),
-        (b"\xff", "not UTF-8 JSON"),
-        (b"9" * 5000, "not UTF-8 JSON"),
-        (b"[1,]", "not UTF-8 JSON"),
+        (b"\xff", "expected UTF-8 JSON"),
+        (b"9" * 5000, "expected UTF-8 JSON"),
+        (b"[1,]", "expected UTF-8 JSON"),
         (b"{" + b"," * 70_000, "values"),
     ],
 )

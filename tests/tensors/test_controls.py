@@ -138,7 +138,7 @@ def test_the_only_action_needs_no_name() -> None:
     ("named", "value", "error"),
     [
         ("jump", 1, "key: unknown action 'jump'; actions: 'speech'"),
-        ("", 1, "key: name the action to set; actions: 'speech', 'steer'"),
+        ("", 1, "key: the name of the action to set is missing; actions: 'speech', 'steer'"),
         ("steer", 3, "action 'steer': .*outside its"),
         ("steer", 1.5, "action 'steer'"),
         ("steer[0]", 1, r"action 'steer\[0\]': no such element; the action has shape \[\]"),

@@ -247,7 +247,7 @@ BOMBS = [
 @pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.WhichOneof("payload"))
 def test_a_bomb_is_refused_before_memory_is_taken(bomb: Tensor, seen: Seen) -> None:
     def unpack() -> None:
-        with pytest.raises(SpecError, match="bytes more than in the message"):
+        with pytest.raises(SpecError, match="bytes beyond their size in the message"):
             unpack_tensor(bomb)
 
     seconds, peak = strategies.cost(unpack)

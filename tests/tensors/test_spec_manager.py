@@ -108,7 +108,7 @@ def _nan_bound() -> TensorSpec:
 @pytest.mark.parametrize(
     ("specs", "text"),
     [
-        ([spec("a"), spec("a")], r"action 'a' \(uid 4\): uid 3 has the same name"),
+        ([spec("a"), spec("a")], r"action 'a' \(uid 4\): has the same name as uid 3"),
         ([spec("a"), spec("a.b")], "names of actions: 'a' and 'a.b' conflict: "),
         ([spec("a.b.c.d"), spec("a.b")], "names of actions: 'a.b' and 'a.b.c.d' exclude"),
         ([spec("a"), spec("a.")], "conflict: "),

@@ -317,9 +317,9 @@ def test_bounds_that_are_set_are_read(dtype: str) -> None:
         (tensor_spec("float32", (2,)), [], None, r"min: has shape \[0\]"),
         (tensor_spec("float32"), "x", None, "min: expected float32"),
         (tensor_spec("float32"), [[1], []], None, "min: ragged"),
-        (tensor_spec("bool"), 0, None, "dtype bool has no bounds"),
-        (tensor_spec(dm_env_rpc_pb2.STRING), 0, None, "dtype string has no bounds"),
-        (tensor_spec(dm_env_rpc_pb2.PROTO), None, None, "dtype proto has no bounds"),
+        (tensor_spec("bool"), 0, None, "dtype bool cannot have bounds"),
+        (tensor_spec(dm_env_rpc_pb2.STRING), 0, None, "dtype string cannot have bounds"),
+        (tensor_spec(dm_env_rpc_pb2.PROTO), None, None, "dtype proto cannot have bounds"),
         (tensor_spec(0), None, None, "0 is not a data type"),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_message_that_cannot_be_is_refused(message: TensorSpec, text: str) -> 
 
 @pytest.mark.parametrize("dtype", ["bool", dm_env_rpc_pb2.STRING, dm_env_rpc_pb2.PROTO])
 def test_only_numbers_have_bounds(dtype: Any) -> None:
-    with pytest.raises(SpecError, match="has no bounds"):
+    with pytest.raises(SpecError, match="cannot have bounds"):
         bounds(tensor_spec(dtype))
 
 

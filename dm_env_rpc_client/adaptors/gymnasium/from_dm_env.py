@@ -97,8 +97,8 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         self.metadata = {"render_modes": ["rgb_array"] if found else [], "render_fps": RENDER_FPS}
         if render_observation is not None and render_observation not in found:
             raise SpecError(
-                f"{render_observation!r} is not an image observation, such as uint8 [height, "
-                f"width, 3]; image observations: {', '.join(found) or 'none'}"
+                f"observation {render_observation!r} does not exist or is not an image (such as "
+                f"uint8 [height, width, 3]); image observations: {', '.join(found) or 'none'}"
             )
         if render_mode not in (None, *self.metadata["render_modes"]):
             warnings.warn(

@@ -177,7 +177,7 @@ class OwnSpaces(RowSpaces):
             value = self._write_actions(count)(actions)
         except (TypeError, KeyError, IndexError) as error:
             raise SpecError(
-                f"expected a batch of {count} actions, got an invalid batch: {error!r}"
+                f"cannot convert the actions to a batch of {count} actions: {error!r}"
             ) from error
         named = elements.by_name(value)
         if not isinstance(named, dict):

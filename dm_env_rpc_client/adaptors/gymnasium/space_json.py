@@ -109,7 +109,7 @@ def _nearest(space: spaces.Space[Any], name: str) -> spaces.Space[Any]:
         return spaces.Text(_TEXT_LENGTH, min_length=0, charset=_CHARACTERS)
     if space.shape is None or space.dtype is None or np.dtype(space.dtype).kind not in "iuf":
         raise SpecError(
-            f"the {name} space is a {type(space).__name__}, which resembles none of "
+            f"the {name} space is a {type(space).__name__}, which cannot be represented by any of "
             f"Gymnasium's spaces: {', '.join(kind.__name__ for kind in _WRITERS)}"
         )
     dtype: Any = np.dtype(space.dtype)
@@ -263,7 +263,7 @@ def _bounds(
         room.expand(max(0, read.size * (dtype.itemsize - read.itemsize)))
     array = np.asarray(read, dtype)
     if array.shape not in ((), shape):
-        raise ValueError(f"a bound has the unexpected shape {array.shape}")
+        raise ValueError(f"a bound has shape {array.shape}; expected () or {shape}")
     return array
 
 

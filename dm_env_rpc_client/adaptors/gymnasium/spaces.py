@@ -85,10 +85,10 @@ class Room:
         most = MAX_MESSAGE_BYTES if self._limits is None else largest_array(self._limits)
         self._element_bytes += size
         if self._element_bytes > most:
-            together = "," if size > most else f", with the parts before it {self._element_bytes},"
+            together = "," if size > most else f" ({self._element_bytes} with earlier parts),"
             raise ProtocolError(
                 f"{where}: an element of shape {list(shape)} and dtype {dtype} takes {size} bytes"
-                f"{together} but a message that contains it is limited to {most} "
+                f"{together} but a message that contains it is limited to {most} bytes "
                 "(Limits.message_bytes and expanded_bytes); raise the limits, or have the server "
                 "use smaller arrays"
             )
@@ -103,7 +103,10 @@ class Room:
         """Reserve `size` bytes beyond the description's own, or raise ValueError if too many."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
-            raise ValueError(f"its spaces would require {size} bytes more than their description")
+            raise ValueError(
+                f"its spaces would take {size} bytes beyond the size of their description, more "
+                f"than remain of the {_EXPANDED_BYTES} bytes allowed"
+            )
 
     def take_characters(self, count: int) -> None:
         """Reserve memory for `count` characters of a Text, or raise ValueError if none is left."""
@@ -296,7 +299,7 @@ def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Spac
         if shape[0] >= 0:
             raise SpecError(
                 f"{name!r} has shape {list(shape)}, but Gymnasium supports variable length only "
-                "along the first axis; leave it out with requested_observations"
+                "along the first axis; use requested_observations to leave out this observation"
             )
         # Specs of variable length have scalar bounds, which fit the shape of an element.
         element = _array_space(spec, shape[1:], name, room)
@@ -368,7 +371,7 @@ def _array_space(
         return _floats(spec, shape, room)
     raise SpecError(
         f"{name!r} is an array of {spec.dtype} with shape {list(shape)}, for which Gymnasium has "
-        "no space; leave it out with requested_observations"
+        "no space; use requested_observations to leave out this observation"
     )
 
 

@@ -125,7 +125,9 @@ def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
     try:
         return encode(extras, is_exact) if extras else ""
     except SpecError as error:
-        raise RuntimeError(f"an info of the environment cannot be sent: {error}") from error
+        raise RuntimeError(
+            f"the environment returned an info that cannot be sent: {error}"
+        ) from error
 
 
 class _Block(NamedTuple):
@@ -247,7 +249,9 @@ def decode_description(text: str, where: str) -> Mapping[str, Any]:
     """
     value = _json(text, where)
     if not isinstance(value, Mapping) or value.get("version") != VERSION:
-        raise ProtocolError(f"{where}: expected version {VERSION}, got {text[:60]}")
+        raise ProtocolError(
+            f"{where}: expected a JSON object with version {VERSION}, got {text[:60]}"
+        )
     return value
 
 
@@ -259,8 +263,8 @@ def _json(text: str, where: str) -> Any:
     containers = encoded.count(b"[") + encoded.count(b"{")
     if containers > _MAX_CONTAINERS:
         raise ProtocolError(
-            f"{where}: JSON of {len(encoded)} bytes with about {containers} lists and objects; at "
-            f"most {_MAX_CONTAINERS} are allowed"
+            f"{where}: the JSON of {len(encoded)} bytes contains about {containers} lists and "
+            f"objects; at most {_MAX_CONTAINERS} are allowed"
         )
     return bounded_parsing.decode(encoded, where, _MAX_VALUES)
 
@@ -386,10 +390,12 @@ def _from_numbers(numbers: np.ndarray[Any, Any], name: str) -> Any:
     """Rebuild an array from the numbers and the dtype name that `_numbers_of` returned."""
     dtype = np.dtype(name)
     if dtype.kind not in _MADE_OF_NUMBERS:
-        raise ValueError(f"dtype {name!r} does not consist of numbers")
+        raise ValueError(
+            f"expected a complex, datetime64, timedelta64 or bytes dtype, got {name!r}"
+        )
     if dtype.kind in "mM":
         if numbers.dtype != np.int64:  # Smaller numbers would expand beyond what was sent.
-            raise ValueError(f"dtype {name!r} consists of int64 numbers, not of {numbers.dtype}")
+            raise ValueError(f"expected int64 numbers for dtype {name!r}, got {numbers.dtype}")
         return numbers.view(dtype)
     if numbers.ndim == 0 or numbers.shape[-1] * numbers.itemsize != dtype.itemsize:
         raise ValueError(f"numbers of shape {list(numbers.shape)} cannot form a {name!r} array")
@@ -492,7 +498,7 @@ def _masked(read: Callable[[Mapping[str, Any], str], Any]) -> Callable[..., Any]
             return data
         mask = np.asarray(from_jsonable(value[_MASK], where))
         if mask.dtype != np.bool_ or mask.shape not in ((), np.shape(data)):
-            raise ValueError("the mask does not have the shape of the data, or is not boolean")
+            raise ValueError("the mask must be boolean and have the shape of the data")
         if _SCALAR in value:
             return np.ma.masked
         own: Any = mask if mask.shape or mask else np.ma.nomask

@@ -76,10 +76,10 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
         return AutoresetMode.NEXT_STEP
     raise SpecError(
         f"{kind.__name__} has no 'autoreset_mode' in its metadata, so it is unknown which step "
-        "begins the next episode of a row: pass the mode to serve, as autoreset_mode='SAME_STEP' "
-        "if the step that ends an episode also begins the next one, as in most GPU simulators; "
-        "as 'NEXT_STEP' if the following step begins it and ignores its action; or as 'DISABLED' "
-        "if `reset` begins it, with the option reset_mask"
+        "begins the next episode of a row. Pass the mode to serve: autoreset_mode='SAME_STEP' if "
+        "the step that ends an episode also begins the next one, as in most GPU simulators; "
+        "'NEXT_STEP' if the following step begins it and ignores its action; or 'DISABLED' if "
+        "`reset` begins it, with the option reset_mask"
     )
 
 

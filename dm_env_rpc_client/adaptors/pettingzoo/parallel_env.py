@@ -142,7 +142,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         if supervised is not None and world_name is not None:
             raise SpecError(
                 "restart requires a world that this environment creates, but world_name "
-                f"{world_name!r} is an existing world; pass only one of the two"
+                f"{world_name!r} is an existing world; pass either restart or world_name, not both"
             )
         creating = dict(create_world_settings)
         if render_mode not in (None, "human"):

@@ -67,7 +67,7 @@ class StickyActions:
         if not isinstance(action, Mapping):
             raise SpecError(
                 f"an action must be a mapping of names to values, got {type(action).__name__}; "
-                f"actions: {self._known()}"
+                f"known actions: {self._known()}"
             )
         checked = []
         for name, value in action.items():

@@ -222,7 +222,10 @@ class Context:
         self._call["event"](self._handle, index, event)
         id_, count, where = event.id, event.observation_count, f"event {index}"
         if not 0 <= id_ < len(names):
-            raise ProtocolError(f"{where} has id {id_}; there are {len(names)} event types")
+            raise ProtocolError(
+                f"{where} has id {id_}; expected at least 0 and less than {len(names)}, the "
+                "number of event types"
+            )
         if not 0 <= count <= self.limits.specs:
             raise ProtocolError(
                 f"{where} has {count} observations; expected 0 to {self.limits.specs} "

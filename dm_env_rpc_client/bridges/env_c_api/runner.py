@@ -238,6 +238,7 @@ def _with_shapes(
                 described[index] = dataclasses.replace(one, shape=tuple(shape), is_given=True)
             elif one.name == pattern:
                 raise SpecError(
-                    f"shapes: the library declares the shape of {pattern!r} itself: {one.shape}"
+                    f"shapes: the library itself declares the shape of {pattern!r}, {one.shape}; "
+                    f"remove {pattern!r} from shapes"
                 )
     return tuple(described)

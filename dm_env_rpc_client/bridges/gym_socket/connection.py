@@ -156,5 +156,5 @@ class PacketConnection:
             reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
             raise ConnectionLostError(
                 f"the session with {self._address} can no longer match answers to packets after "
-                f"{reason}; open a new one"
+                f"{reason}; open a new session"
             ) from cause

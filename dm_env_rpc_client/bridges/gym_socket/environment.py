@@ -321,7 +321,8 @@ class GymSocketEnvironment(dm_env.Environment):
     def _check_environment(self) -> None:
         if not self._env_name:
             raise SpecError(
-                'a session with the environment name "" has no environment and can only upload'
+                'env_name is "", so this session has no environment and can only upload; pass the '
+                "name of an environment"
             )
 
 

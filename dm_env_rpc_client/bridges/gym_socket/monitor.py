@@ -83,7 +83,7 @@ def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
     try:
         folder = (root / directory).resolve()
     except (ValueError, OSError, RuntimeError) as error:  # NUL, too long, a loop of links.
-        raise SpecError(f"{directory!r} is not a path: {error}") from None
+        raise SpecError(f"{directory!r} is not a valid path: {error}") from None
     if folder == root or not folder.is_relative_to(root):
         raise SpecError(f"{directory!r} is not below the folder for this server's recordings")
     return folder

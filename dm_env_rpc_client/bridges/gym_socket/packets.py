@@ -260,7 +260,7 @@ def encode_action(action: Any, where: str = "the action") -> bytes:
 def _read_action(reader: Reader, limit: int, where: str) -> Any:
     (kind,) = reader.read(1)
     if kind != _JSON:
-        raise ProtocolError(f"action type {kind}; expected 0 (JSON), the only type")
+        raise ProtocolError(f"unknown action type {kind}; expected 0 (JSON), the only type")
     return _read_json(reader, limit, where)
 
 
@@ -329,14 +329,19 @@ def encode_request(request: Request, dialect: Dialect = "first") -> bytes:
             for name, field in fields.items():
                 data += field.encode(getattr(request, name), f"{kind.__name__}: {name}")
             return data
-    raise SpecError("only the latest dialect has Universe packets and the video flag of Monitor")
+    raise SpecError(
+        f"the {dialect} dialect cannot encode this request: only the latest dialect has Universe "
+        "packets and the video flag of Monitor"
+    )
 
 
 def read_handshake(reader: Reader, limits: Limits) -> Handshake:
     """Read the first message of a client."""
     (flags,) = reader.read(1)
     if flags:
-        raise ProtocolError(f"handshake flags {flags:#04x}; expected 0, since no flags are defined")
+        raise ProtocolError(
+            f"unknown handshake flags {flags:#04x}; expected 0, since no flags are defined"
+        )
     return Handshake(_read_string(reader, limits.name, "the environment name"))
 
 
@@ -346,7 +351,7 @@ def read_request(reader: Reader, dialect: Dialect, limits: Limits) -> Request:
     kinds = _PACKETS[dialect]
     if number >= len(kinds):
         raise ProtocolError(
-            f"packet type {number}; the {dialect} dialect has types 0 to {len(kinds) - 1}"
+            f"unknown packet type {number}; the {dialect} dialect has types 0 to {len(kinds) - 1}"
         )
     kind, fields = kinds[number]
     values = {
@@ -425,7 +430,7 @@ def _read_observation(reader: Reader, limits: Limits, bounds: ObservationBounds)
         _check_length(length, limits.field, "the observation")
         return bounded_parsing.decode(reader.read(length), "the observation", bounds.values)
     if kind != _BYTE_LIST:
-        raise ProtocolError(f"observation type {kind}; expected 0 (JSON) or 1 (byte list)")
+        raise ProtocolError(f"unknown observation type {kind}; expected 0 (JSON) or 1 (byte list)")
     return _read_byte_list(reader, length, limits, bounds.shape)
 
 

@@ -219,7 +219,8 @@ class ServerSession:
     def _hosted(self) -> gymnasium.Env[Any, Any]:
         if self._environment is None:
             raise RefusedPacketError(
-                'received a packet for an environment, but a session with the name "" has none'
+                "received a packet for an environment, but this session has none, because its "
+                'client requested the name ""'
             )
         return self._environment
 
@@ -244,9 +245,12 @@ class ServerSession:
 
     def _start_recorder(self, request: packets.Monitor) -> None:
         if request.video:
-            raise SpecError("this server records rewards and lengths, not video")
+            raise SpecError("cannot record video: this server records only rewards and lengths")
         if self._options.monitor_directory is None:
-            raise SpecError("this server does not record: its operator configured no folder")
+            raise SpecError(
+                "this server does not record episodes, because its operator has not configured a "
+                "folder for them"
+            )
         folder = monitor.folder_below(self._options.monitor_directory, request.directory)
         self._recorder = monitor.EpisodeRecorder(folder, request.resume, request.force)
 

@@ -82,7 +82,9 @@ def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
         return {"type": "Tuple", "subspaces": parts}
     spec = elements.to_spec(space, name)
     if any(size < 0 for size in spec.shape):
-        raise SpecError(f"gym-socket-api has no arrays of variable length, such as {spec}")
+        raise SpecError(
+            f"gym-socket-api has no encoding for arrays of variable length, such as {spec}"
+        )
     if spec.dtype.kind not in "biuf":
         return {"type": type(space).__name__}
     return _array_json(spec)
@@ -224,7 +226,7 @@ def _read(value: Any, where: str, box_dtype: npt.DTypeLike | None) -> spaces.Spa
     if name not in _TYPES:
         raise SpecError(
             f"{where}: the server's space is of type {name!r:.60}, which gym-socket-api does not "
-            f"describe; known types are {', '.join(_TYPES)}"
+            f"define; known types are {', '.join(_TYPES)}"
         )
     inside = f"{where}: {name}"
     if name == "Box":
@@ -343,7 +345,7 @@ def _is_integer(value: Any) -> bool:
 
 def _check_size(size: int, where: str) -> None:
     if size > MAX_ELEMENTS:
-        raise ProtocolError(f"{where}: {size} elements; at most {MAX_ELEMENTS} are allowed")
+        raise ProtocolError(f"{where}: has {size} elements; at most {MAX_ELEMENTS} are allowed")
 
 
 def _parts_of(spec: Any) -> dict[Any, Any] | None:

@@ -82,8 +82,8 @@ class _Place(options.World):
         # An error answer is more informative than the end of a stream.
         said = next((error for error in refusals if isinstance(error, DmEnvRpcError)), refusals[0])
         raise DmEnvRpcClientError(
-            f"the server at {self.address} supports properties neither through the extension nor "
-            f"through the core messages of dm_env_rpc 1.0: {said}"
+            f"the server at {self.address} does not support properties, either through the "
+            f"extension or through the core messages of dm_env_rpc 1.0: {said}"
         ) from said
 
     def _check(self) -> None:

@@ -90,7 +90,9 @@ class _What(options.Group):
 
         settings = parse_settings(self.create_settings)
         if self.environment is not None and self.c_library is not None:
-            raise UsageError("pass either an environment to serve, such as catch, or --c-library")
+            raise UsageError(
+                "pass either an environment to serve, such as catch, or --c-library, not both"
+            )
         if self.c_library is not None:
             source = sources.library_source(self.c_library, self.c_version, self.c_param)
         elif self.environment is not None:
@@ -98,8 +100,8 @@ class _What(options.Group):
             source = find_source(self.environment, insecure)
         else:
             raise UsageError(
-                f"there is nothing to serve; {WHAT_THERE_IS}; or pass --c-library PATH:CONNECT for "
-                "a library with the C interface"
+                f"no environment to serve was given; {WHAT_THERE_IS}; or, for a library with the "
+                "C interface, pass --c-library PATH:CONNECT"
             )
         if self.tries:
             what = self.environment or str(self.c_library)
@@ -198,7 +200,9 @@ class _Host(options.Access):
                 "each client's environment in its own process"
             )
         if self.threads or self.thread:
-            raise UsageError("the gym-socket protocol supports neither --threads nor --thread")
+            raise UsageError(
+                "the gym-socket protocol supports neither --threads nor --thread; leave them out"
+            )
 
     def start(self, source: Source) -> hosting.Server | gym_socket.Server:
         """Start the server; raise the errors of `hosting.serve` and `gym_socket.serve`."""

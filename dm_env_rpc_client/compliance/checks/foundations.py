@@ -117,7 +117,7 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
     A warning: only a faulty client sends an unknown action. Another check covers valid actions.
     """
     agent = trial.join()
-    agent.step(agent.nonsense(), expected="a first step whose actions are ignored")
+    agent.step(agent.nonsense(), expected="a first step, regardless of the actions sent")
 
 
 @_of_specs(

@@ -68,7 +68,9 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
             nesting.check_unambiguous(spec.name for spec in group)
         except SpecError as error:
             names = ", ".join(repr(spec.name) for spec in group)
-            raise _violation(f"{kind} names that can be nested: {error}", names) from None
+            raise _violation(
+                f"{kind} names of which none is the parent of another: {error}", names
+            ) from None
 
 
 @overview("TensorSpec", "A spec has a data type of the protocol.")

@@ -49,7 +49,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
     agent = trial.join()
     if trial.options.load_policy() is not None:
         raise NotOfferedError("the policy chooses actions only for steps within a sequence")
-    agent.step(agent.valid_actions(), expected="a first step whose actions are ignored")
+    agent.step(agent.valid_actions(), expected="a first step, regardless of the actions sent")
 
 
 @_of_states("Each state can be followed only by certain states.", needs=(a_world_can_be_joined,))
@@ -61,7 +61,7 @@ def states_follow_each_other(trial: Trial) -> None:
     agent = trial.join()
     if not agent.run_to_the_end():
         raise NotOfferedError(_endless(trial))
-    agent.begin("a first step after the end of a sequence, whose actions are ignored")
+    agent.begin("a first step after the end of a sequence, regardless of the actions sent")
     agent.check_is_running("a sequence has begun")
 
 
@@ -118,7 +118,7 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
     """
     agent = trial.run()
     agent.reset()
-    agent.begin("a first step after the Reset, whose actions are ignored")
+    agent.begin("a first step after the Reset, regardless of the actions sent")
     agent.check_is_running("the sequence after the Reset has begun")
 
 
@@ -149,7 +149,9 @@ def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
         raise refusal
     agent.was_reset()
     if not isinstance(last, dm_env_rpc_pb2.StepResponse):
-        raise agent.probe.violation("a first step after the Reset, whose actions are ignored", last)
+        raise agent.probe.violation(
+            "a first step after the Reset, regardless of the actions sent", last
+        )
     agent.took(last)
 
 
@@ -334,7 +336,7 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
     caller.accepted(
         "reset_world", "a ResetWorldResponse, because all agents have had their INTERRUPTED step"
     )
-    agent.begin("a first step after the world was reset, whose actions are ignored")
+    agent.begin("a first step after the world was reset, regardless of the actions sent")
 
 
 @_of_world_resets(

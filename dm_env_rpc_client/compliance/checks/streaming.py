@@ -53,7 +53,8 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
         response = agent.took(agent.probe.accepted("step", f"observations {requested}"))
         if sorted(response.observations) != requested:
             raise agent.probe.violation(
-                f"answers in the order of the requests, the next with observations {requested}",
+                "answers in the order of the requests; the next must have observations "
+                f"{requested}",
                 response,
             )
 

@@ -389,7 +389,7 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
             f"the agent cannot rejoin the world after leaving it: {answer.message}"
         )
     agent.joined(agent.probe, answer)
-    agent.begin("a first step after joining again, whose actions are ignored")
+    agent.begin("a first step after joining again, regardless of the actions sent")
 
 
 @_of_joining(

@@ -131,7 +131,7 @@ class BatchAdaptor(DmEnvAdaptor):
         observations = self._observations
         if self._num_rows is None or batches.STEP_TYPE not in self._observation_specs:
             raise SpecError(
-                f"world {self.world_name!r} is not batched: a batched world has the observations "
+                f"world {self.world_name!r} is not batched; expected the observations "
                 f"{batches.STEP_TYPE!r} (UINT8) and {REWARD!r}, each with one value per row"
             )
         self.count = self._num_rows

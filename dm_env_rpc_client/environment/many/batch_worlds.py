@@ -172,8 +172,9 @@ class BatchWorlds(RowWorlds):
             if not positions.keys() >= set(rows):
                 raise SpecError(
                     f"environments {[row for row in rows if row in positions]} are rows of one "
-                    f"batch, which steps all of its rows {rows} together; send actions for all of "
-                    "them, or set num_batches to make more batches (0: a stream per environment)"
+                    f"batch, whose rows {rows} must step together; send actions for all of them, "
+                    "or set num_batches to make more batches (0 gives each environment its own "
+                    "stream)"
                 )
         batch = self._batch(actions, ids, idle)
         sent: dict[int, Actions] = {}

@@ -549,5 +549,6 @@ def check_count(minimum: int, maximum: int | None, busy: int) -> None:
     if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
         bound = "" if maximum is None else f" and at most {maximum}"
         raise SpecError(
-            f"cannot receive at least {minimum}{bound} of {busy} environments with pending steps"
+            f"cannot receive results from at least {minimum}{bound} of the environments: {busy} "
+            "have pending steps"
         )

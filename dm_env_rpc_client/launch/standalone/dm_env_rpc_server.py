@@ -267,7 +267,7 @@ def _read_tensor(data: Any, budget: _Budget, where: str) -> Tuple[int, Any]:
     """Return a tensor's data type and its array or, if it has no shape, its only element."""
     parts = _parts(_TENSOR, data, budget, _PAYLOADS)
     sizes = _read_varints(_joined(parts.pop(15, [])), budget)
-    text = f"{where}: more than {MAX_DIMENSIONS} dimensions"
+    text = f"{where}: has more than {MAX_DIMENSIONS} dimensions"
     _check(len(sizes) <= MAX_DIMENSIONS, INVALID_ARGUMENT, text)
     _check(parts, INVALID_ARGUMENT, f"{where}: the tensor has no payload")
     ((kind, payload),) = parts.items()
@@ -700,7 +700,7 @@ def _unflatten(flat: Dict[str, Any]) -> Dict[str, Any]:
             branch = branch.setdefault(parent, {}) if isinstance(branch, dict) else None
         if len(parents) >= MAX_LEVELS or not isinstance(branch, dict) or last in branch:
             raise ValueError(
-                f"{name[:200]!r} has too many levels, or is the prefix of another name"
+                f"{name[:200]!r} has more than {MAX_LEVELS} levels, or another name is its prefix"
             )
         branch[last] = flat[name]
     return nested
@@ -945,7 +945,7 @@ def _text_of_deep(value: Any) -> str:
             done.add(id(part))
         elif id(part) in above:
             raise RuntimeError(
-                "a value of the environment contains itself; return a copy that does not"
+                "a value from the environment contains itself; return a copy without the cycle"
             )
         elif id(part) not in done and (isinstance(part, _CONTAINERS) or _is_of_objects(part)):
             above.add(id(part))
@@ -1008,7 +1008,7 @@ def _with_mask(value: Any, array: Any) -> Any:
         return array
     mask = np.asarray(_unjsonable(value["mask"]))
     if mask.dtype != np.bool_ or mask.shape not in ((), array.shape):
-        raise ValueError("the mask does not have the shape of the data, or is not boolean")
+        raise ValueError("the mask must be boolean and have the shape of the data")
     if "scalar" in value:
         return np.ma.masked
     own = mask if mask.shape or mask else np.ma.nomask
@@ -1243,7 +1243,10 @@ class _Specs:
         # Clients take no discount of a FIRST step.
         is_first = bool(timestep.step_type == FIRST)
         if self.discount is None and discount not in allowed and not is_first:
-            raise RuntimeError(f"the discount {discount} requires a custom discount_spec")
+            raise RuntimeError(
+                f"cannot send the discount {discount} with the default discount_spec; return a "
+                "custom one"
+            )
         found = _flatten(self.observation, timestep.observation, "observation")
         missing_discount = int(not is_last)
         given = (
@@ -1513,7 +1516,7 @@ _PROPERTIES = "dm_env_rpc.v1.extensions.properties.Property"
 
 
 class _Session:
-    """The session of a stream, which answers its requests; a failed request changes nothing."""
+    """The state of one stream. It answers requests; a failed request changes nothing."""
 
     def __init__(self, server: "Server", peer: str, is_local: bool):
         self.is_gone = False
@@ -2272,7 +2275,7 @@ class _Connection:
     def _is_wanted(self, size: int, kind: int, flags: int, number: int) -> bool:
         """Check the header of a frame, and return False if its content is to be skipped."""
         if not self._is_greeted and (kind != _SETTINGS or flags & _ACK or number or size % 6):
-            raise OSError("the client did not begin with SETTINGS")
+            raise OSError("the client did not begin with a SETTINGS frame")
         _require(not self._block_of or kind == _CONTINUATION)
         if kind != _DATA:
             is_small = size < (1 << 16) - 1024 or kind > _CONTINUATION
@@ -2815,7 +2818,7 @@ def _listening(address: str, is_open: bool) -> Tuple[socket.socket, str]:
     host, _, port = address.rpartition(":")
     if not _ADDRESS.match(address) or (address[:5] != "unix:" and int(port) > 65535):
         form = "'localhost:50051', 'localhost:0' for a free port or 'unix:/tmp/socket'"
-        raise ValueError(f"an address to listen on looks like {form}, got {address!r}")
+        raise ValueError(f"expected an address to listen on, such as {form}, got {address!r}")
     if address.startswith("unix:"):
         where: Any = address[5:]
         if _is_stale(where):

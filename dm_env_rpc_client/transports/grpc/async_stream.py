@@ -164,4 +164,4 @@ def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
         coroutine.send(None)
     except StopIteration as returned:
         return returned.value
-    raise AssertionError("a call that has ended has a status")
+    raise AssertionError("the call has ended, but its status is not available")

@@ -53,8 +53,8 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
         key, value = pair
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise SpecError(
-                f"metadata pair {number} has an invalid key: keys consist of lower-case letters, "
-                "digits, '_', '-' and '.'"
+                f"metadata pair {number} has an invalid key; a key may contain only lower-case "
+                "letters, digits, '_', '-' and '.'"
             )
         is_binary = key.endswith("-bin")
         # gRPC encodes values by the suffix of the key.

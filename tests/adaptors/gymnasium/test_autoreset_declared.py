@@ -78,7 +78,7 @@ def _none_taken() -> None:
     Simulator.taken.clear()
 
 
-ADVICE = "pass the mode to serve, as autoreset_mode='SAME_STEP' if the step that ends an episode"
+ADVICE = "Pass the mode to serve: autoreset_mode='SAME_STEP' if the step that ends an episode"
 
 MISTAKES = {
     "a factory": Mistake(

@@ -46,7 +46,7 @@ OF_NO_ROWS: dict[str, Any] = {
     "infos in infos": {"x": {"y": {"z": "text"}}},
 }
 TEXTS: dict[str, tuple[str, str]] = {
-    "no JSON": ("{", "observation 'gymnasium': not UTF-8 JSON"),
+    "no JSON": ("{", "observation 'gymnasium': expected UTF-8 JSON"),
     "a list": ("[]", "expected infos of 3 rows"),
     "flags of other rows": (value_json.encode({"truncated": np.ones(2, bool)}), "infos of 3 rows"),
     "flags that are numbers": (value_json.encode({"truncated": np.ones(3)}), "infos of 3 rows"),

@@ -220,7 +220,7 @@ def test_errors_of_the_environment_are_told_and_the_next_reset_works(mirror_serv
         remote.reset(seed=1)
         with pytest.raises(DmEnvRpcError, match="setting 'seed'"):
             remote.environment.reset({"seed": "one"})
-        with pytest.raises(DmEnvRpcError, match="setting 'options': its text: not UTF-8 JSON"):
+        with pytest.raises(DmEnvRpcError, match="setting 'options': its text: expected UTF-8 JSON"):
             remote.environment.reset({"options": "{"})
         with pytest.raises(DmEnvRpcError, match="unexpected keyword argument 'sneed'"):
             remote.environment.reset({"sneed": 1})

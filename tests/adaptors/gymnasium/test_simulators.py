@@ -181,7 +181,7 @@ def test_actions_that_an_environment_keeps_are_not_rewritten(library: str, trans
 
 def test_a_mode_that_nobody_has_said_is_asked_for(kind: Kind) -> None:
     made = kind.make()
-    with pytest.raises(SpecError, match=r"has no 'autoreset_mode' .* pass the mode to serve"):
+    with pytest.raises(SpecError, match=r"has no 'autoreset_mode' .* Pass the mode to serve"):
         serve(made)
 
 

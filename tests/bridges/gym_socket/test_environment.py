@@ -94,7 +94,7 @@ def cannot_open(
 
 def assert_unusable(environment: GymSocketEnvironment, cause: type[BaseException]) -> None:
     for _ in range(2):
-        with pytest.raises(ConnectionLostError, match="open a new one") as raised:
+        with pytest.raises(ConnectionLostError, match="open a new session") as raised:
             environment.reset()
         assert type(raised.value.__cause__) is cause
         assert environment.poisoned_by is raised.value.__cause__
@@ -231,7 +231,7 @@ def test_actions_are_checked_before_anything_is_sent() -> None:
         (b"\x02" + OBSERVED[1:], ProtocolError, "observation type 2"),
         (b"\x01\xff\xff\xff\xff", ProtocolError, "4294967295 bytes"),
         (b"\x00\x05\x00\x00\x00[0.5]", ProtocolError, r"its own space: the observation: has shape"),
-        (b"\x00\x02\x00\x00\x00[,", ProtocolError, "not UTF-8 JSON"),
+        (b"\x00\x02\x00\x00\x00[,", ProtocolError, "expected UTF-8 JSON"),
     ],
 )
 def test_doubt_about_an_answer_is_the_end(
@@ -383,7 +383,7 @@ def test_a_session_without_an_environment() -> None:
     [
         (b'{"type":"Dict"}', SpecError, "observation space: the server's space is of type 'Dict'"),
         (b'{"type":"Box"}', ProtocolError, "the observation space: Box"),
-        (b"nothing", ProtocolError, "the space: not UTF-8 JSON"),
+        (b"nothing", ProtocolError, "the space: expected UTF-8 JSON"),
     ],
 )
 def test_spaces_that_cannot_be(observation: bytes, error: type[Exception], message: str) -> None:

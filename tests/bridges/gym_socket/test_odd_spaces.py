@@ -131,7 +131,7 @@ def test_what_is_written_of_a_spec(name: str) -> None:
     ("spec", "message"),
     [
         ((specs.Array((), object),), "'observation.0' is an array of object"),
-        ({"a": VariableArray((-1, 3), np.float32)}, "no arrays of variable length"),
+        ({"a": VariableArray((-1, 3), np.float32)}, "no encoding for arrays of variable length"),
         ({"a": VariableArray((3, -1), np.float32)}, "variable length only along the first axis"),
     ],
 )

@@ -95,8 +95,8 @@ def test_byte_lists_of_few_elements(array: Any) -> None:
         ("first", b"\x01\x00\xff\xff\xff\xff", "4294967295 bytes"),
         ("first", b"\x01\x00\x01\x00\x10\x00", "1048577 bytes"),
         ("first", b"\x04\x00\x00\x02\x00\x00\x00\xff\xfe", "not UTF-8"),
-        ("first", b"\x01\x00\x02\x00\x00\x00{]", "not UTF-8 JSON"),
-        ("first", b"\x01\x00\x00\x00\x00\x00", "not UTF-8 JSON"),
+        ("first", b"\x01\x00\x02\x00\x00\x00{]", "expected UTF-8 JSON"),
+        ("first", b"\x01\x00\x00\x00\x00\x00", "expected UTF-8 JSON"),
         ("latest", b"\x08\x01\x01\x00\x00", "257 bytes"),
     ],
 )

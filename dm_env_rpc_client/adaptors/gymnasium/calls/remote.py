@@ -165,7 +165,7 @@ class RemoteNames:
                 names = _allowed(PropertiesExtension(self._connection()), parent)
             except DmEnvRpcClientError as error:
                 raise AttributeError(
-                    f"cannot request the names that the server allows: {error}"
+                    f"could not get the list of names that the server allows: {error}"
                 ) from error
             self._allowed[parent] = names
         return names

@@ -139,7 +139,8 @@ class OfVector(Callee):
     def _check_all(self, rows: Sequence[int] | None) -> None:
         if rows is not None:
             raise RequestError.invalid(
-                "a vector environment can be called only for all of its rows at once"
+                "cannot apply a call to selected rows of a vector environment; apply it to all "
+                "rows at once"
             )
 
 

@@ -126,9 +126,12 @@ class ChildPipe:
                 return described
             dtype, shape = _DTYPES.get(described["dtype"]), described["shape"]
             if dtype is None or not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
-                raise ValueError(f"an array has shape {shape!r} and dtype {described['dtype']!r}")
+                raise ValueError(
+                    f"an array has shape {shape!r} and dtype {described['dtype']!r}; expected a "
+                    f"list of at most {MAX_DIMENSIONS} sizes and a known dtype"
+                )
             if not all(isinstance(length, int) and length >= 0 for length in shape):
-                raise ValueError(f"an array has shape {shape!r}")
+                raise ValueError(f"an array has shape {shape!r}; expected sizes of 0 or more")
             end = offset + math.prod(shape) * dtype.itemsize
             if end > size:
                 raise ValueError(
@@ -214,7 +217,9 @@ def decode_answer(type_: type[T], answer: Any) -> T | DmEnvRpcClientError:
         return decode_error(answer["error"])
     if isinstance(answer, dict) and answer.keys() == {"result"}:
         return decode(type_, answer["result"])
-    raise ProtocolError("the child process sent an invalid answer")
+    raise ProtocolError(
+        "the child process sent an invalid answer; expected an object with 'result' or 'error'"
+    )
 
 
 def check_frame(frame: Frame, description: Description) -> None:

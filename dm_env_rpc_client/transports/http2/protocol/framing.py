@@ -409,7 +409,10 @@ class Framing:
         if self._headers.is_open and kind != CONTINUATION:
             raise ViolationError(f"sent a frame of type {kind} inside a header block")
         if size > frames.LARGEST_FRAME:
-            raise ViolationError(f"sent too large a frame: {size} bytes", FRAME_SIZE_ERROR)
+            raise ViolationError(
+                f"sent a frame of {size} bytes; the limit is {frames.LARGEST_FRAME}",
+                FRAME_SIZE_ERROR,
+            )
         if kind == DATA:
             return self._begin_content(size, flags, stream)
         handler = HANDLERS.get(kind)
@@ -421,9 +424,13 @@ class Framing:
             return True
         if size > _MAX_CONTROL_FRAME:
             if kind in (frames.HEADERS, CONTINUATION):
-                raise ViolationError(f"sent too many bytes of headers: {size}", ENHANCE_YOUR_CALM)
+                raise ViolationError(
+                    f"sent {size} bytes of headers in one frame; the limit is {_MAX_CONTROL_FRAME}",
+                    ENHANCE_YOUR_CALM,
+                )
             raise ViolationError(
-                f"sent too large a frame of type {kind}: {size} bytes", FRAME_SIZE_ERROR
+                f"sent a frame of type {kind} with {size} bytes; the limit is {_MAX_CONTROL_FRAME}",
+                FRAME_SIZE_ERROR,
             )
         if end - start < 9 + size:
             return False

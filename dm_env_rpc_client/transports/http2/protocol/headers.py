@@ -272,11 +272,11 @@ class HeaderDecoder:
                 elif first & 0xE0 == 0x20:
                     # Section 4.2: only at the beginning of a block.
                     if headers:
-                        raise _broken("the table size is changed after a header")
+                        raise _broken("a table size update comes after a header")
                     size, at = _integer(block, at, 0x1F)
                     # SETTINGS of this end never allow a larger one.
                     if size > TABLE_BYTES:
-                        raise _broken(f"the table size {size} is too large")
+                        raise _broken(f"the table size is {size} bytes; the limit is {TABLE_BYTES}")
                     self._max_table_bytes = size
                     self._evict(0)
                     continue

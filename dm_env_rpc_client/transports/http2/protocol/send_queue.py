@@ -95,7 +95,10 @@ class SendQueue:
             is_too_large = own.window > MAX_WINDOW
         if is_too_large:
             raise ViolationError(
-                f"made a window too large by adding {increment}", frames.FLOW_CONTROL_ERROR, stream
+                f"sent WINDOW_UPDATE with an increment of {increment}, which makes the window too "
+                "large",
+                frames.FLOW_CONTROL_ERROR,
+                stream,
             )
         if stream == 0:
             # Otherwise no stream waits for the window of the connection.
