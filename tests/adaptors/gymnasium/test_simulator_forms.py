@@ -212,8 +212,8 @@ class OfGym:
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
     action_space, observation_space = (
         of_gym(
-            "Box", low=np.full((ROWS, 1), -3, np.float32), high=np.full((ROWS, 1), 3, np.float32), shape=(ROWS, 1),
-            dtype=np.dtype(np.float32),
+            "Box", low=np.full((ROWS, 1), -3, np.float32), high=np.full((ROWS, 1), 3, np.float32),
+            shape=(ROWS, 1), dtype=np.dtype(np.float32),
         )
         for _ in range(2)
     )  # fmt: skip
