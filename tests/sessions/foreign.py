@@ -12,7 +12,7 @@ package that cannot be imported is a failure.
     python -m tests.sessions foreign --list        # the files
     python -m tests.sessions foreign --install     # the environment alone
     python -m tests.sessions foreign --run mypy    # a module in it
-    python -m tests.sessions foreign --simulators  # simulators whose batches are tensors: 3 GB
+    python -m tests.sessions foreign --simulators  # simulators that step tensors: 2 GB
 
 Simulators have an environment of their own, with the extra `test-simulators`: their versions of the
 other packages would hold those back. After `--simulators`, the other arguments are the same.

@@ -96,15 +96,16 @@ def test_a_wrapper_that_removes_the_rows_makes_no_batch() -> None:
     class First(gymnasium.Wrapper[Any, Any, Any, Any]):
         """As ManiSkill's CPUGymWrapper."""
 
-        action_space = ACTION
-        observation_space = OBSERVATION
+        def __init__(self, env: Any):
+            super().__init__(env)
+            self.action_space, self.observation_space = ACTION, OBSERVATION
 
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             return self.env.reset()[0][0], {}
 
         def step(self, action: Any) -> Any:
-            observation, reward, *_ = self.env.step(action[np.newaxis])
-            return observation[0], reward[0], False, False, {}
+            returned: Any = self.env.step(action[np.newaxis])
+            return returned[0][0], returned[1][0], False, False, {}
 
     with serve(lambda: First(Batch(1))) as server, make(server.address) as env:
         env.reset()
@@ -128,12 +129,12 @@ class Agents(gymnasium.Env[Any, Any]):
             self._num_envs = num_envs
             self.single_action_space = spaces.Tuple([ACTION] * agents)
             self.single_observation_space = spaces.Tuple([OBSERVATION] * agents)
-        boxes = [spaces.Box(-9, 9, (*rows, 2), np.float32)] * agents
-        self.action_space = self.observation_space = spaces.Tuple(boxes)
+        self._boxes = [spaces.Box(-9, 9, (*rows, 2), np.float32)] * agents
+        self.action_space = self.observation_space = spaces.Tuple(self._boxes)
         self.unwrapped = object()
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        return [np.zeros(space.shape, np.float32) for space in self.action_space], {}
+        return [np.zeros(box.shape, np.float32) for box in self._boxes], {}
 
     def step(self, action: Any) -> Any:
         rewards = [part.sum(-1) for part in action]
