@@ -2,7 +2,8 @@
 
 README's test command installs from constraints.txt, so that a release of another project
 changes nothing until this command is run and its result is committed; constraints-foreign.txt is
-for the extra `test-foreign`, some of whose projects want older versions of the others. `--newer`
+for the extra `test-foreign`, some of whose projects want older versions of the others, and
+constraints-simulators.txt for the extra `test-simulators`, for the same reason. `--newer`
 prints what would change and writes nothing; `--wheels` checks that every Python and system that
 README promises gets a wheel of each package of the extra `test`, so that none needs a compiler.
 
@@ -29,6 +30,8 @@ CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 """The versions for the extra `test`."""
 FOREIGN = ROOT / "tests" / "constraints-foreign.txt"
 """The versions for the extra `test-foreign`."""
+SIMULATORS = ROOT / "tests" / "constraints-simulators.txt"
+"""The versions for the extra `test-simulators`."""
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 """The versions that the classifiers of pyproject.toml name."""
@@ -39,7 +42,7 @@ _COMPILE = (
     *("uv", "pip", "compile", str(_PYPROJECT)),
     *("--strip-extras", "--no-annotate", "--no-header", "-q"),
 )
-_EXTRAS = {CONSTRAINTS: "test", FOREIGN: "test-foreign"}
+_EXTRAS = {CONSTRAINTS: "test", FOREIGN: "test-foreign", SIMULATORS: "test-simulators"}
 _HELD = {
     # Later releases have no build for processors alone where the gate runs; the one with CUDA takes
     # gigabytes.

@@ -14,7 +14,7 @@ import itertools
 import pkgutil
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import dm_env
@@ -89,13 +89,13 @@ def is_gymnasium(made: Any) -> bool:
 
 def is_foreign(kind: type) -> bool:
     """Whether a class has a base class from Gymnasium, gym or PettingZoo."""
-    return bool(_bases(kind) & (_PETTINGZOO_BASES | _GYMNASIUM_BASES))
+    return bool(bases_of(kind) & (_PETTINGZOO_BASES | _GYMNASIUM_BASES))
 
 
 def _converter(made: Any) -> str | None:
     if isinstance(made, dm_env.Environment | type):
         return None
-    bases = _bases(type(made))
+    bases = bases_of(type(made))
     if bases & _PETTINGZOO_BASES:
         return _PETTINGZOO
     if _is_vector(made):
@@ -114,11 +114,23 @@ def _converter(made: Any) -> str | None:
 
 def row_count(made: Any) -> int | None:
     """Return the number of rows that an environment declares, or None if undeclared."""
-    for owner, name in ((made, "num_envs"), (getattr(made, "unwrapped", made), "_num_envs")):
-        count = getattr(owner, name, None)
-        if isinstance(count, int | np.integer):
-            return int(count)
+    for owner in and_wrapped(made):
+        for name in ("num_envs", "_num_envs"):
+            count = getattr(owner, name, None)
+            if isinstance(count, int | np.integer):
+                return int(count)
     return None
+
+
+def and_wrapped(made: Any) -> Iterator[Any]:
+    """Yield an environment, and the one in each of Gymnasium's wrappers, from the outside in.
+
+    These wrappers hide the attributes of what they wrap.
+    """
+    yield made
+    while _WRAPPER in bases_of(type(made)):
+        made = made.env
+        yield made
 
 
 def _is_vector(made: Any) -> bool:
@@ -145,11 +157,13 @@ def _is_own_batch(made: Any) -> bool:
 
 
 _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}
+_WRAPPER = ("gymnasium", "Wrapper")
 _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "Env")}
 """The packages and names of environment classes, so that checks need not import the packages."""
 
 
-def _bases(kind: type) -> set[tuple[str, str]]:
+def bases_of(kind: type) -> set[tuple[str, str]]:
+    """Return the package and the name of each base class of a class, and of the class."""
     return {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
 
 

@@ -9,13 +9,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.constraints import CONSTRAINTS, FOREIGN
+from tests.constraints import CONSTRAINTS, FOREIGN, SIMULATORS
 from tests.constraints import PYTHONS as SUPPORTED
 from tests.sessions.pythons import lowest
 
 PYTHONS = ("3.10.13", "3.11.7", "3.12.1", "3.13.0", "3.14.0")
 EXTRAS = importlib.metadata.metadata("dm-env-rpc-client").get_all("Provides-Extra") or []
-FILES = {"test": CONSTRAINTS, "test-foreign": FOREIGN}
+FILES = {"test": CONSTRAINTS, "test-foreign": FOREIGN, "test-simulators": SIMULATORS}
 
 
 def required(*extras: str) -> Iterator[Requirement]:

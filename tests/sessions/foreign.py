@@ -12,6 +12,10 @@ package that cannot be imported is a failure.
     python -m tests.sessions foreign --list        # the files
     python -m tests.sessions foreign --install     # the environment alone
     python -m tests.sessions foreign --run mypy    # a module in it
+    python -m tests.sessions foreign --simulators  # simulators that step tensors: 2 GB
+
+Simulators have an environment of their own, with the extra `test-simulators`: their versions of the
+other packages would hold those back. After `--simulators`, the other arguments are the same.
 
 The environment is in `dm-env-rpc-client/` of the user's cache folder. PyTorch is installed in the
 build that pip finds first; set PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL for one without CUDA.
@@ -28,19 +32,46 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.constraints import FOREIGN, ROOT, make_environment
+from tests.constraints import FOREIGN, ROOT, SIMULATORS, make_environment
 
 # As many as for the whole suite, where pytest is given no files.
 _PROCESSES = (os.cpu_count() or 1) + 2
 
 
-def files() -> list[str]:
+class Kind(NamedTuple):
+    """An environment, and which tests are run in it.
+
+    Attributes:
+      name: of the environment.
+      extra: what is installed in it.
+      constraints: the versions.
+      marks: which tests of the files.
+    """
+
+    name: str
+    extra: str
+    constraints: Path
+    marks: str = "not soak and not slow"
+
+    def has(self, path: Path) -> bool:
+        """Whether a file of tests is for this environment, if it needs a package of an extra."""
+        own = path.parent.name == "simulators"
+        return "simulators" in path.as_posix() if self is _SIMULATORS else not own
+
+
+_FOREIGN = Kind("foreign", "test-foreign", FOREIGN)
+_SIMULATORS = Kind("simulators", "test-simulators", SIMULATORS, "not soak")
+
+
+def files(kind: Kind = _FOREIGN) -> list[str]:
     """Returns the files of tests that need a package of the extra, relative to the project."""
+    found = (path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py"))
     return sorted(
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "tests").rglob("test_*.py")
-        if "importorskip(" in path.read_text()
+        path.as_posix()
+        for path in found
+        if kind.has(path) and "importorskip(" in (ROOT / path).read_text()
     )
 
 
@@ -48,21 +79,21 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dm-env-rpc-client")
 
 
-def _name() -> str:
+def _name(kind: Kind) -> str:
     """Returns the name of the environment, which changes with what is installed in it."""
-    parts = (sys.version, sys.prefix, FOREIGN.read_text())
+    parts = (sys.version, sys.prefix, kind.constraints.read_text())
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return f"foreign-{sys.version_info[0]}.{sys.version_info[1]}-{digest[:16]}"
+    return f"{kind.name}-{sys.version_info[0]}.{sys.version_info[1]}-{digest[:16]}"
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[Path]:
+def _environment(kind: Kind) -> Iterator[Path]:
     """The Python of the environment, in which this checkout is installed; one run at a time."""
     cache = _cache()
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        folder = cache / _name()
+        folder = cache / _name(kind)
         python = folder / "bin" / "python"
         complete = folder / "complete"
         install = (str(python), "-m", "pip", "install", "-q")
@@ -71,7 +102,7 @@ def _environment() -> Iterator[Path]:
                 shutil.rmtree(former)
             make_environment(folder)
             # What is imported is compiled then; that of all packages takes a minute.
-            packages = ("--no-compile", "-e", ".[test-foreign]", "-c", str(FOREIGN))
+            packages = ("--no-compile", "-e", f".[{kind.extra}]", "-c", str(kind.constraints))
             subprocess.run([*install, *packages], cwd=ROOT, check=True)
             complete.touch()
         subprocess.run([*install, "--no-deps", "-e", "."], cwd=ROOT, check=True)
@@ -80,17 +111,21 @@ def _environment() -> Iterator[Path]:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the tests, and returns pytest's exit code."""
+    kind = _FOREIGN
+    if arguments and arguments[0] == "--simulators":
+        kind, arguments = _SIMULATORS, arguments[1:]
     if list(arguments) == ["--list"]:
-        print("\n".join(files()))
+        print("\n".join(files(kind)))
         return 0
-    with _environment() as python:
+    with _environment(kind) as python:
         if list(arguments) == ["--install"]:
             return 0
         if arguments and arguments[0] == "--run":
             module = list(arguments[1:])
         else:
-            named = [] if any(".py" in each for each in arguments) else files()
-            module = ["pytest", "--need-packages", f"-n{_PROCESSES}", *arguments, *named]
+            named = [] if any(".py" in each for each in arguments) else files(kind)
+            options = ("--need-packages", f"-n{_PROCESSES}", "-m", kind.marks)
+            module = ["pytest", *options, *arguments, *named]
         # More threads make the small networks of the tests slower.
         variables = {"OMP_NUM_THREADS": "1", **os.environ}
         command = [str(python), "-m", *module]

@@ -5,9 +5,9 @@ group's programs are not installed. `report_together` gives all skips of a group
 that pytest's summary has one line for each group. `.ci/run` installs the programs and fails if a
 group is skipped all the same.
 
-Other projects' packages are those of the extra `test-foreign`. A file, or a test, that uses one
-calls `pytest.importorskip`; `python -m tests.sessions foreign` installs the packages and runs
-these files.
+Other projects' packages are those of the extras `test-foreign` and `test-simulators`. A file, or a
+test, that uses one calls `pytest.importorskip`; `python -m tests.sessions foreign` installs the
+packages and runs these files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def need(group: str) -> None:
 
 
 def needs_packages(path: Path) -> bool:
-    """Whether a file of tests uses packages of the extra `test-foreign`."""
+    """Whether a file of tests uses packages of other projects."""
     return "importorskip(" in path.read_text()
 
 
@@ -102,7 +102,8 @@ def report_together(
             )
             return
         package = reason.removeprefix(_NOT_IMPORTED).partition(":")[0]
-        reason = f"{package} is not installed; it is of the extra test-foreign"
+        kind = "simulators" if path.parent.name == "simulators" else "foreign"
+        reason = f"{package} is not installed; it is of the extra test-{kind}"
         report.longrepr = (__file__, 1, reason)
     elif reason.startswith(_PREFIX):
         report.longrepr = (__file__, 1, reason)

@@ -15,9 +15,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.adaptors.gymnasium.returns import begun, inner
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.errors import RequestError, environment_error
+from dm_env_rpc_client.system.foreign_environments import and_wrapped, bases_of
 from dm_env_rpc_client.tensors import array_kinds
 from dm_env_rpc_client.tensors.array_kinds import NUMPY, ArrayKind
 
@@ -105,6 +108,8 @@ class BatchForm:
         kinds = {each.kind for each in parameters.values()}
         self._takes_seed = "seed" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
         self.seeds = self._takes_seed or hasattr(env, "seed")
+        packages = {package for package, _ in bases_of(type(inner(env)))}
+        self._takes_indices = "mani_skill" in packages
 
     def __str__(self) -> str:
         """Return a description of what is known about the batch's form."""
@@ -117,8 +122,11 @@ class BatchForm:
         own = dict(arguments)
         if "seed" in own and not self._takes_seed:
             self._env.seed(own.pop("seed"))
-        if own.get("options") is not None and self.kind is not None:
-            own["options"] = given(own["options"], self.kind, "setting 'options'")
+        if own.get("options") is not None:
+            options = dict(own["options"])
+            if self._takes_indices and batches.RESET_MASK in options:
+                options["env_idx"] = np.flatnonzero(options.pop(batches.RESET_MASK))
+            own["options"] = given(options, self.kind or NUMPY, "setting 'options'")
         returned = self._env.reset(**own)
         if isinstance(returned, Mapping) or hasattr(returned, "shape"):
             returned = returned, {}
@@ -154,8 +162,14 @@ def single_space(env: Any, name: str) -> Any:
     Raises:
       SpecError: the batch does not declare the space.
     """
-    own = getattr(env, f"single_{name}", None)
-    return _of_row(getattr(env, name), name) if own is None else own
+    space = getattr(env, name, None)  # Some declare only the space of one row.
+    for owner in and_wrapped(env):
+        if getattr(owner, name, None) != space:
+            break  # A wrapper changes it.
+        own = getattr(owner, f"single_{name}", None)
+        if own is not None:
+            return own
+    return _of_row(space_json.of_gymnasium(space), name)
 
 
 def _of_row(space: Any, name: str) -> Any:

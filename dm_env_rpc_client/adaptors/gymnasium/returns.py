@@ -5,6 +5,7 @@ A result of the wrong form cannot be unpacked anyway, so valid steps need no ext
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,6 +67,8 @@ def as_reward(environment: Any, reward: Any) -> float:
       TypeError: the reward is not a number.
     """
     reason = ""
+    if type(reward) is list and len(reward) == 1:  # Of the only agent, as in VMAS.
+        (reward,) = reward
     if isinstance(reward, _NUMBERS) or _has_number(reward):
         try:
             return float(reward)
@@ -94,6 +97,13 @@ def explain(environment: Any, method: str, error: Exception) -> None:
       method: the method.
       error: the exception raised by the call, or by unpacking its result.
     """
+    if method == "reset" and "unexpected keyword argument" in str(error):
+        parameters = inspect.signature(inner(environment).reset).parameters
+        if "seed" not in parameters:
+            raise TypeError(
+                f"reset of {type(inner(environment)).__name__} accepts no seed; expected "
+                f"reset(seed=..., options=...); {_OLD}"
+            ) from error
     expected = _EXPECTED[method]
     if "got 4" in str(error):
         expected += f" but four values ({_OLD}; {_DM_ENV})"

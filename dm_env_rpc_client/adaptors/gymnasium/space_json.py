@@ -65,9 +65,18 @@ def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, 
             if type(space) is not kind and not _is_own(space):
                 notes.append(f"{name} is a {type(space).__name__}, sent as a {kind.__name__}")
             return {"type": kind.__name__, **write(space, name, notes)}
+    alike = _from_gym(space)
+    if alike is not None:
+        return to_json(alike, name, notes)
     near = _nearest(space, name)
     notes.append(f"{name} is a {type(space).__name__}, sent as {near}")
     return to_json(near, name, notes)
+
+
+def of_gymnasium(space: Any) -> spaces.Space[Any]:
+    """Return a space, or the one that is equal to it if it is of the older package gym."""
+    found = _from_gym(space)
+    return space if found is None else found
 
 
 def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[Any]:
@@ -97,6 +106,24 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
     except Exception as error:
         text = arguments.cause(error)
         raise ProtocolError(f"{where}: invalid space {arguments.shown(value)}: {text}") from error
+
+
+_OF_GYM: dict[str, Callable[[Any], spaces.Space[Any]]] = {
+    "Box": lambda own: spaces.Box(own.low, own.high, own.shape, own.dtype),
+    "Discrete": lambda own: spaces.Discrete(int(own.n), start=int(getattr(own, "start", 0))),
+    "MultiBinary": lambda own: spaces.MultiBinary(own.n),
+    "MultiDiscrete": lambda own: spaces.MultiDiscrete(own.nvec),
+    "Dict": lambda own: spaces.Dict({key: of_gymnasium(own[key]) for key in own.spaces}),
+    "Tuple": lambda own: spaces.Tuple(map(of_gymnasium, own.spaces)),
+}
+
+
+def _from_gym(space: Any) -> spaces.Space[Any] | None:
+    for base in type(space).__mro__:
+        convert = _OF_GYM.get(base.__name__)
+        if convert is not None and base.__module__.partition(".")[0] == "gym":
+            return convert(space)
+    return None
 
 
 def _is_own(space: spaces.Space[Any]) -> bool:

@@ -303,8 +303,13 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
 
     def close(self) -> None:
         """Close the environment."""
-        # Some simulators have no `close`.
-        getattr(self._environment, "close", lambda: None)()
+        env: Any = self._environment
+        if hasattr(env, "close_extras") and not hasattr(env, "closed"):
+            # `close` of gym's base class reads what its constructor sets, which Brax does not call.
+            env.close_extras()
+        else:
+            # Some simulators have no `close`.
+            getattr(env, "close", lambda: None)()
 
     def _observed(self, observation: Any, step_type: Any, both: Any = None) -> Any:
         try:
@@ -329,8 +334,9 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
                 array = casting.as_array(values, name)
             except SpecError as error:
                 raise self._wrong(name, values) from error
-        if array.shape == (self.num_envs, 1):
-            array = array[:, 0]
+        # Some simulators have a column for the only agent of each row, or a list of that agent's.
+        if array.shape in ((self.num_envs, 1), (1, self.num_envs)):
+            array = array.reshape(self.num_envs)
         if array.shape != (self.num_envs,) or array.dtype.kind not in "biuf":
             raise self._wrong(name, values, array.shape)
         return array

@@ -114,6 +114,8 @@ def open_worlds(
     count = len(places)
     creating = for_each(count, create_world_settings, "create_world_settings")
     joining = for_each(count, join_world_settings, "join_world_settings")
+    if num_envs is not None:
+        _check_rows(num_envs, creating)
     # Servers are launched last: all arguments have been validated.
     sites = PoolSites(places, options)
     if num_batches == 0 or not options.adapt.is_for_batches:
@@ -137,6 +139,19 @@ def open_worlds(
         sites.close()
         raise
     return batched or StreamWorlds(EnvironmentPool(sites, creating, joining, options.flat()))
+
+
+def _check_rows(num_envs: int, creating: Sequence[Mapping[str, Any]]) -> None:
+    """Raise SpecError if each environment would be a batch, because both numbers are given."""
+    for index, own in enumerate(creating):
+        if batches.NUM_ENVS in own:
+            raise SpecError(
+                f"create_world_settings of environment {index} have {batches.NUM_ENVS!r} = "
+                f"{arguments.shown(own[batches.NUM_ENVS])}, and the argument num_envs is "
+                f"{num_envs}: each of {num_envs} environments would be a batch. Remove the "
+                "setting; num_envs requests batches by itself if the server makes them, and "
+                "num_batches says how many"
+            )
 
 
 def _open_found(

@@ -87,20 +87,36 @@ class IsaacLab(_OfTorch):
         return {"policy": self._state.clone()}, reward, terminated, truncated, self.extras
 
 
-class ManiSkill(_OfTorch):
-    """As `ManiSkillVectorEnv`: `final_observation`, `final_info`, masks, rewards [N, 1]."""
+class OfManiSkill:
+    """A base class that makes others look like those of ManiSkill's package."""
+
+
+OfManiSkill.__module__ = "mani_skill.envs.sapien_env"
+
+
+class ManiSkill(_OfTorch, OfManiSkill):
+    """As `ManiSkillVectorEnv`: `final_observation`, `final_info`, masks, rewards [N, 1].
+
+    Without `auto_reset`, a reset with the indices `env_idx` begins the episodes of some rows.
+    """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, num_envs: int = ROWS, device: str = "cpu"):
+    def __init__(self, num_envs: int = ROWS, device: str = "cpu", auto_reset: bool = True):
         super().__init__(num_envs, device)
+        self._auto_reset = auto_reset
         self.single_observation_space = OBSERVATION
         self.observation_space = batch_space(OBSERVATION, num_envs)
 
     def reset(self, *, seed: int | list[int] | None = None, options: Any = None) -> Any:
         if seed is not None:
             self._random.manual_seed(seed if isinstance(seed, int) else seed[0])
-        self._begin(self.torch.ones(self.num_envs, dtype=self.torch.bool))
+        which = self.torch.ones(self.num_envs, dtype=self.torch.bool)
+        if options is not None and "env_idx" in options:
+            assert isinstance(options["env_idx"], self.torch.Tensor)
+            which[:] = False
+            which[options["env_idx"]] = True
+        self._begin(which)
         return self._state.clone(), {"reconfigure": False}
 
     def step(self, action: Any) -> Any:
@@ -112,7 +128,7 @@ class ManiSkill(_OfTorch):
             "half": self._state[:, 0].to(self.torch.bfloat16),
             "reconfigure": False,
         }
-        if ended.any():
+        if ended.any() and self._auto_reset:
             infos.update(
                 final_observation=self._state.clone(),
                 final_info={"episode": {"r": self._returns.clone()}},

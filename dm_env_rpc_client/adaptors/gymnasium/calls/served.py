@@ -17,6 +17,7 @@ from dm_env_rpc_client.adaptors.gymnasium.calls import ATTRIBUTE, CALL, KIND, ME
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.properties import Properties
+from dm_env_rpc_client.system.foreign_environments import row_count
 
 
 class Callee(Protocol):
@@ -123,9 +124,8 @@ class OfVector(Callee):
         found = getattr(own, name)
         result = found(*args, **kwargs) if callable(found) else found
         is_of_rows = isinstance(result, list | tuple | np.ndarray) and np.ndim(result) > 0
-        if is_of_rows and len(result) == own.num_envs:
-            return tuple(result)
-        return (result,) * int(own.num_envs)
+        count = row_count(own) or 0
+        return tuple(result) if is_of_rows and len(result) == count else (result,) * count
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
         self._check_all(rows)
