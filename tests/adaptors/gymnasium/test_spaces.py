@@ -201,19 +201,22 @@ def test_64_bits_are_sampled_from_end_to_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "value"),
+    ("spec", "value", "is_stacked"),
     [
-        (VariableArray((-1, 2), np.float32), np.ones((3, 2), np.float32)),
-        (VariableArray((-1,), np.int32), np.arange(3, dtype=np.int32)),
-        (VariableBoundedArray((-1,), np.int64, 0, 5), np.arange(3)),
-        (VariableArray((-1, 3), bool), np.ones((2, 3), bool)),
-        (VariableStringArray((-1,)), np.array(["a", "b"], object)),
-        (VariableStringArray((-1,)), np.array([], object)),
+        (VariableArray((-1, 2), np.float32), np.ones((3, 2), np.float32), True),
+        (VariableArray((-1,), np.int32), np.arange(3, dtype=np.int32), False),
+        (VariableBoundedArray((-1,), np.int64, 0, 5), np.arange(3), False),
+        (VariableArray((-1, 3), bool), np.ones((2, 3), bool), True),
+        (VariableStringArray((-1,)), np.array(["a", "b"], object), False),
+        (VariableStringArray((-1,)), np.array([], object), False),
+        # Tuples of Text cannot be stacked.
+        (VariableStringArray((-1, 2)), np.array([["a", "b"], ["c", "d"]], object), False),
     ],
 )
-def test_variable_lengths_are_sequences(spec: specs.Array, value: Any) -> None:
+def test_variable_lengths_are_sequences(spec: specs.Array, value: Any, is_stacked: bool) -> None:
     space = spec_to_space(spec, "it")
     assert isinstance(space, spaces.Sequence)
+    assert space.stack is is_stacked
     observation = to_space(space, value)
     assert observation in space
     assert same(from_space(spec, observation, "it"), value)
