@@ -112,8 +112,8 @@ def _check_callable(factory: Any, what: str) -> None:
     for each in parameters:
         if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
             raise SpecError(
-                f"{what}: {factory} requires the positional-only argument {each.name!r}, but "
-                "settings of worlds are passed by keyword; use a keyword argument instead"
+                f"{what}: {factory} requires the positional-only argument {each.name!r}, but world "
+                "settings are passed by keyword; make it a keyword argument"
             )
 
 

@@ -159,7 +159,7 @@ def _is_own_batch(made: Any) -> bool:
 _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}
 _WRAPPER = ("gymnasium", "Wrapper")
 _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "Env")}
-"""The packages and names of environment classes, so that checks need not import the packages."""
+"""The packages and names of environment classes, for checks that must not import the packages."""
 
 
 def bases_of(kind: type) -> set[tuple[str, str]]:

@@ -182,7 +182,7 @@ def grpc_credentials(endpoint: Endpoint) -> GrpcCredentials | None:
         return endpoint.credentials.channel_credentials()
     if isinstance(endpoint.credentials, ssl.SSLContext):
         raise SpecError(
-            f"credentials for {endpoint.address}: the transport 'grpc', which this address "
-            "requires, takes a Tls or grpc.ssl_channel_credentials(...), got an ssl.SSLContext"
+            f"credentials for {endpoint.address}: got an ssl.SSLContext, but this address requires "
+            "transport='grpc'; pass a Tls or grpc.ssl_channel_credentials(...)"
         )
     return endpoint.credentials

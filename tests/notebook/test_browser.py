@@ -148,7 +148,7 @@ def test_properties_are_edited_on_the_page(explorer: ExplorerOnPage) -> None:
 
     wind = wait_for(lambda: line(explorer, "2.5"), "the new value, read back")
     explorer.fill(wind, "strong")
-    explorer.wait_for("'strong' is not a number or a list")
+    explorer.wait_for("expected a number or a list such as [0, 1], got 'strong'")
     explorer.fill(wind, "0.0")
     explorer.wait_for("physics.wind = 0.0 written")
     assert "is not a number" not in explorer.text()

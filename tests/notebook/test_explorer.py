@@ -397,7 +397,7 @@ def test_properties_are_read_when_asked_for_and_edited() -> None:
         hands.wait_for("name = hill written")
         assert properties["name"] == "hill"
         gravity.value = "heavy"
-        hands.wait_for("is not a number or a list")
+        hands.wait_for("expected a number or a list")
         panel.control("secret").widget.children[3].click()
         hands.wait_for("PropertyValueError")
         assert "3 is not it" in hands.text()

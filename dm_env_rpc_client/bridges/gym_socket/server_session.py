@@ -232,7 +232,7 @@ class ServerSession:
         self._action = action
 
     def _observed(self, observation: Any) -> Any:
-        """Return `observation` as a uint8 array to send as a byte list, or as a JSON value."""
+        """Return `observation` as a JSON value, or as a uint8 array that is sent as a byte list."""
         spec, image = self._observation.spec, self._observation.image
         where = "the observation"
         value = self._observation.convert(observation)

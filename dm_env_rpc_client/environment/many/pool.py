@@ -549,6 +549,6 @@ def check_count(minimum: int, maximum: int | None, busy: int) -> None:
     if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
         bound = "" if maximum is None else f" and at most {maximum}"
         raise SpecError(
-            f"cannot receive results from at least {minimum}{bound} of the environments: {busy} "
-            "have pending steps"
+            f"cannot receive the results of at least {minimum}{bound} steps, because {busy} "
+            "environments have pending steps"
         )

@@ -2507,7 +2507,7 @@ class _Connection:
             self._forget(self.streams[number], is_gone=True)
 
     def _forget(self, stream: _Stream, is_gone: bool = False) -> None:
-        """Stop serving a stream and let its thread end; `is_gone`: whether the client is gone."""
+        """Stop serving a stream, whose client `is_gone` or not, and let its thread end."""
         stream.is_over, stream.has_ended = True, stream.has_ended or is_gone
         stream.partial = bytearray()
         if not stream.has_ended:
