@@ -293,7 +293,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
             self._after = lambda timestep: convert(supervision.saw(timestep))
 
     def _given(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """Convert the arrays of a single or stacked TimeStep to the kind that the caller requested."""
+        """Convert the arrays of a single or stacked TimeStep to the requested kind."""
         return timestep if self._kind.library == "numpy" else _converter(self._kind)(timestep)
 
     def _plain(self, step: Any) -> Any:
