@@ -163,7 +163,7 @@ _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "E
 
 
 def bases_of(kind: type) -> set[tuple[str, str]]:
-    """Return the package and the name of each base class of a class, and of the class."""
+    """Return the packages and names of a class and of its base classes."""
     return {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
 
 

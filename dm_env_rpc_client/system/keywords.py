@@ -2,8 +2,8 @@
 
 A function whose options form a dataclass declares `**keywords: Unpack[...]` with a TypedDict for
 type checkers, so no signature repeats the dataclass's fields. On their own, `inspect.signature`,
-`help` and notebooks would show only `**`. Therefore the decorated function also receives the
-dataclass's signature and the descriptions in its docstring.
+`help` and notebooks would show only `**`. The decorator therefore gives a function the signature of
+the dataclass and adds the descriptions of the fields to the function's docstring.
 """
 
 from __future__ import annotations

@@ -135,11 +135,11 @@ class Owner:
         self._put(Call(function, arguments))
 
     def hold(self) -> None:
-        """Add an object to the count of objects that this owner owns."""
+        """Increment the number of objects held by this owner."""
         self.holds += 1
 
     def release(self) -> None:
-        """Remove an object from the count. This must be called in the owner's thread."""
+        """Decrement the number of objects held. This must be called in the owner's thread."""
         self.holds -= 1
 
     def end(self) -> None:

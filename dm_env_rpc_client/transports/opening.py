@@ -93,7 +93,7 @@ async def _open_stream_async(
 
 
 class StreamGroup:
-    """Streams to one server, on as few connections as it allows, used by one thread at a time.
+    """Streams that one thread uses at a time, on as few connections as their server allows.
 
     Args:
       endpoint: the server and how to connect to it.

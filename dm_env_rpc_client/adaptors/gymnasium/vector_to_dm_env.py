@@ -75,11 +75,11 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
     if any(base.__module__.partition(".")[0] in _NEXT_STEP_PACKAGES for base in kind.__mro__):
         return AutoresetMode.NEXT_STEP
     raise SpecError(
-        f"{kind.__name__} has no 'autoreset_mode' in its metadata, so it is unknown which step "
-        "begins the next episode of a row. Pass the mode to serve: autoreset_mode='SAME_STEP' if "
+        f"{kind.__name__} has no 'autoreset_mode' in its metadata, so the server cannot tell which "
+        "step begins a row's next episode. Pass the mode to serve: autoreset_mode='SAME_STEP' if "
         "the step that ends an episode also begins the next one, as in most GPU simulators; "
-        "'NEXT_STEP' if the following step begins it and ignores its action; or 'DISABLED' if "
-        "`reset` begins it, with the option reset_mask"
+        "'NEXT_STEP' if the step after that begins the next episode and ignores its action; or "
+        "'DISABLED' if only `reset` with the option reset_mask begins it"
     )
 
 

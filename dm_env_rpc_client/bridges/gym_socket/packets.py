@@ -458,7 +458,7 @@ def _read_byte_list(
     try:
         array = np.empty(shape, np.uint8)
     except ValueError as error:  # NumPy rejects [0, 2**32 - 1, 2**32 - 1], despite 0 elements.
-        raise ProtocolError(f"a byte list of shape {list(shape)}: {error}") from None
+        raise ProtocolError(f"a byte list has the invalid shape {list(shape)}: {error}") from None
     reader.read_into(array.reshape(-1).data)
     return array
 

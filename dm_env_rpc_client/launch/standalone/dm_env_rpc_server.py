@@ -650,8 +650,8 @@ def _check_names(names: List[str], role: str, taken: Any = ()) -> None:
             text = f"{role} {name!r} of an environment has the name of the {name} of a step"
             raise RuntimeError(f"{text}; rename it")
         if name in seen:
-            text = f"two {role}s of an environment have the flat name {name!r}, in which periods"
-            raise RuntimeError(f"{text} separate levels; rename one")
+            text = f"two {role}s of an environment have the flat name {name!r}; rename one of them"
+            raise RuntimeError(f"{text}, because periods separate levels")
         seen.add(name)
     for name in names:
         parent, found, _ = name.rpartition(".")

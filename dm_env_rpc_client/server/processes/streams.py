@@ -328,7 +328,11 @@ class PassedStream(ServerStream):
         return link
 
     def _forget(self, share: WorkerShare) -> None:
-        """Close the link to an ended worker; raise WorkerGoneError if the stream has joined it."""
+        """Close the link to a worker that has ended.
+
+        Raises:
+          WorkerGoneError: the world that the stream has joined was in this worker.
+        """
         self._places.lost(share)
         link = self._links.pop(share, None)
         if link is not None:

@@ -343,8 +343,8 @@ def _check_names(names: Sequence[str], kind: str) -> None:
     for name in names:
         if name in seen:
             raise SpecError(
-                f"two {kind}s of an environment have the flat name {name!r}, in which periods "
-                "separate levels; rename one"
+                f"two {kind}s of an environment have the flat name {name!r}; rename one of "
+                "them, because periods separate levels"
             )
         seen.add(name)
     try:

@@ -169,7 +169,7 @@ def _check(credentials: object, of_grpc: type, made_by: str, files: str) -> None
 
 
 def is_local_credentials(credentials: Credentials | None) -> bool:
-    """Return whether credentials are gRPC's local credentials, which are plaintext over TCP."""
+    """Return whether credentials are gRPC's local ones, which leave TCP connections unencrypted."""
     inner = getattr(credentials, "_credentials", None)
     return "Local" in type(inner).__name__
 

@@ -220,7 +220,10 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 def _parts(
     worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
-    """Yield each world's properties, selected rows and their positions in it (None for all)."""
+    """Yield the properties, the selected rows and their positions in the world, for each world.
+
+    The positions are None if all rows of the world are selected.
+    """
     worlds.check_idle(rows)
     wanted = set(rows)
     for environment, group in zip(worlds.pool.environments, worlds.groups, strict=True):
