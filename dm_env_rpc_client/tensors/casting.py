@@ -284,7 +284,7 @@ def _integers(elements: list[Any], where: str) -> Array:
     except OverflowError:
         if min(elements) >= 0 and max(elements) <= np.iinfo(np.uint64).max:
             return np.array(elements, np.uint64)
-    raise SpecError(f"{where}: does not fit in int64 or uint64")
+    raise SpecError(f"{where}: neither int64 nor uint64 holds all elements")
 
 
 def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:

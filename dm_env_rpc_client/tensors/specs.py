@@ -270,7 +270,8 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
     if isinstance(spec, specs.StringArray):
         if spec.string_type is not str:
             raise SpecError(
-                f"{where}: string_type must be str, because strings in the protocol are text"
+                f"{where}: string_type must be str, not {spec.string_type.__name__}, because "
+                "strings in the protocol are text"
             )
         return codecs.codec_for(dm_env_rpc_pb2.STRING)
     if spec.dtype.kind in "OU":

@@ -155,7 +155,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("serve --c-library lib.so:f --c-version 3.0", 2, "unknown EnvCApi version"),
     # Places where nothing can listen.
     ("serve catch --address 0.0.0.0:0", 2, "insecure"),
-    ("serve catch --address localhost:99999", 2, "looks like localhost:50051"),
+    ("serve catch --address localhost:99999", 2, "expected an address to listen on, such as"),
     ("serve catch --address {catch}", 1, "cannot listen"),
     ("serve catch --protocol gym-socket --address {catch}", 1, "in use"),
     (

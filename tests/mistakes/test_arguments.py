@@ -63,7 +63,7 @@ WRONG: list[Wrong] = [
     Wrong("cl", "insecure", "no", "got 'no'", FLAG),
     Wrong("cl", "insecure", 1, "got 1", FLAG),
     Wrong("cl", "insecure", None, "got None", FLAG),
-    Wrong("cl", "metadata", {"a": "b"}, "got dict", "pairs (key, value), or None"),
+    Wrong("cl", "metadata", {"a": "b"}, "got dict", "(key, value) pairs, or None"),
     Wrong("cl", "metadata", "a=b", "got str", "must be a sequence of (key, value) pairs"),
     Wrong("cl", "metadata", [5], "pair 1 is int", "must be a sequence of (key, value) pairs"),
     Wrong("cl", "token", 5, "got int", "printable ASCII characters without spaces"),

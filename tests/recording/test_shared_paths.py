@@ -100,7 +100,7 @@ def test_a_finished_file_that_is_another_one_is_left_as_it_is(
         play(server.address, STEPS, record=recorder)
         harm(path, other)
         before = content_of(path)
-        with pytest.raises(RecordingError, match=r"cannot record to .* no longer"):
+        with pytest.raises(RecordingError, match="cannot record to "):
             play(server.address, STEPS, record=recorder)
         assert content_of(path) == before
     assert is_whole(other)

@@ -153,6 +153,15 @@ def test_rewards_of_several_agents_are_refused_by_name() -> None:
             env.step({"0": action, "1": action})
 
 
+def test_vmas_is_not_asked_to_reset_some_rows() -> None:
+    pytest.importorskip("vmas")
+    with served("vmas_rows", "--autoreset-mode", "DISABLED") as address, make(address) as env:
+        env.reset()
+        env.reset({"reset_mask": np.ones(factories.ROWS, bool)})
+        with pytest.raises(DmEnvRpcError, match="begin episodes only in all rows at once"):
+            env.reset({"reset_mask": np.arange(factories.ROWS) == 1})
+
+
 class OneInProcess:
     """A single environment in this process, whose results are dm_env's."""
 

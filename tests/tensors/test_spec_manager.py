@@ -110,7 +110,7 @@ def _nan_bound() -> TensorSpec:
     [
         ([spec("a"), spec("a")], r"action 'a' \(uid 4\): has the same name as uid 3"),
         ([spec("a"), spec("a.b")], "names of actions: 'a' and 'a.b' conflict: "),
-        ([spec("a.b.c.d"), spec("a.b")], "names of actions: 'a.b' and 'a.b.c.d' exclude"),
+        ([spec("a.b.c.d"), spec("a.b")], "names of actions: 'a.b' and 'a.b.c.d' conflict"),
         ([spec("a"), spec("a.")], "conflict: "),
         ([_nan_bound()], r"action 'a' \(uid 3\): min: is NaN"),
         ([spec("a", "float32", (-1, 2, -7))], r"action 'a' \(uid 3\): .*more than one variable"),

@@ -171,7 +171,7 @@ def test_a_spec_of_another_form_has_a_message_too(spec: Any, message: TensorSpec
     [
         (specs.Array((1,), np.complex64, "a"), "no type for NumPy dtype"),
         (specs.Array((1,), "S3", "a"), "no type for NumPy dtype"),
-        (specs.StringArray((1,), bytes, "a"), "text, not bytes"),
+        (specs.StringArray((1,), bytes, "a"), "must be str, not bytes"),
         (specs.BoundedArray((), np.float32, np.nan, 1, "a"), "NaN"),
         (specs.BoundedArray((), np.float32, 0, np.nan, "a"), "NaN"),
         (specs.Array((-1, -1), np.float32, "a"), "more than one variable"),

@@ -98,5 +98,5 @@ def test_it_echoes() -> None:
 def test_what_is_no_answer_is_refused() -> None:
     assert answer_field(dm_env_rpc_pb2.ResetResponse()) == "reset"
     assert answer_field(status_pb2.Status()) == "error"
-    with pytest.raises(SpecError, match="not a response"):
+    with pytest.raises(SpecError, match="is not a dm_env_rpc response"):
         answer_field(LEAVE)

@@ -128,7 +128,7 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
         for habit in habits
     },
     **{
-        ("served VectorEnv", habit): ("how-to/batches.md", "numbers [N] or [N, 1]")
+        ("served VectorEnv", habit): ("how-to/batches.md", "numbers [N], [N, 1] or [1, N]")
         for habit in ("a reward in an array", "a reward in a list")
     },
     **{

@@ -97,6 +97,8 @@ class BatchForm:
     Attributes:
       kind: the kind of arrays it accepts; None before the first reset.
       has_four: whether its steps return four values; None before the first step.
+      seeds: whether it accepts seeds.
+      ignores_masks: whether it resets all rows, whatever the mask.
     """
 
     def __init__(self, env: Any, arrays: str):
@@ -110,6 +112,7 @@ class BatchForm:
         self.seeds = self._takes_seed or hasattr(env, "seed")
         packages = {package for package, _ in bases_of(type(inner(env)))}
         self._takes_indices = "mani_skill" in packages
+        self.ignores_masks = "vmas" in packages
 
     def __str__(self) -> str:
         """Return a description of what is known about the batch's form."""

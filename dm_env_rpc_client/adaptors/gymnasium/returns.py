@@ -12,7 +12,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.system.foreign_environments import described, explain_unpacking
+from dm_env_rpc_client.system.foreign_environments import bases_of, described, explain_unpacking
 
 _EXPECTED = {
     "step": "(observation, reward, terminated, truncated, info)",
@@ -67,8 +67,10 @@ def as_reward(environment: Any, reward: Any) -> float:
       TypeError: the reward is not a number.
     """
     reason = ""
-    if type(reward) is list and len(reward) == 1:  # Of the only agent, as in VMAS.
-        (reward,) = reward
+    if type(reward) is list and len(reward) == 1:
+        packages = {package for package, _ in bases_of(type(inner(environment)))}
+        if "vmas" in packages:
+            (reward,) = reward  # VMAS returns a list with the reward of each agent.
     if isinstance(reward, _NUMBERS) or _has_number(reward):
         try:
             return float(reward)

@@ -212,7 +212,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             )
         options = dict(arguments["options"]) if "options" in arguments else None
         if mask is not None:
-            if not self._takes_mask:
+            if not self._takes_mask or (self._form.ignores_masks and not np.all(mask)):
                 raise ValueError(
                     f"setting {batches.RESET_MASK!r}: {type(self._inner).__name__} "
                     f"with autoreset mode {self._mode.name} can begin episodes only in all rows "

@@ -70,11 +70,14 @@ def _answers() -> bool:
         poll = select.poll()
         poll.register(reading, select.POLLIN)
         begin = time.monotonic()
-        while not poll.poll(_LOOK_SECONDS * 1000):
-            seconds = time.monotonic() - begin - min(_waited_for_processor(pid), _WAIT_SECONDS)
-            if seconds > _PROBE_SECONDS:
+        is_late = False
+        while True:
+            if is_late:
                 return False
-        return bool(os.read(reading, 1))
+            if poll.poll(_LOOK_SECONDS * 1000):
+                return bool(os.read(reading, 1))
+            seconds = time.monotonic() - begin - min(_waited_for_processor(pid), _WAIT_SECONDS)
+            is_late = seconds > _PROBE_SECONDS
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TransformAction
 
-from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, make
+from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, EnvironmentsFailedError, make
 from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
@@ -277,6 +277,49 @@ def test_masks_are_indices_for_maniskill() -> None:
     assert first == {"level": 2}
     assert then["env_idx"].tolist() == [0, 2]
     assert (then["level"], len(then)) == (3, 2)
+
+
+class OfVmas:
+    """A base class that makes others look like those of VMAS's package."""
+
+
+OfVmas.__module__ = "vmas.simulator.environment.environment"
+
+
+def test_a_list_with_one_reward_is_that_of_the_agent_of_vmas_and_otherwise_refused() -> None:
+    class Listed(gymnasium.Env[Any, Any]):
+        action_space = observation_space = spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return 0, {}
+
+        def step(self, action: Any) -> Any:
+            return action, [0.5], False, False, {}
+
+    class Theirs(Listed, OfVmas):
+        pass
+
+    with serve(Theirs) as server, make(server.address) as env:
+        env.reset()
+        env.step({"action": 1})
+        assert env.step({"action": 1}).reward == 0.5
+    with serve(Listed) as server, make(server.address) as env:
+        env.reset()
+        env.step({"action": 1})
+        with pytest.raises(DmEnvRpcError, match="a reward that is not a number: got a list"):
+            env.step({"action": 1})
+
+
+def test_a_mask_that_vmas_would_ignore_is_refused() -> None:
+    class Theirs(Batch, OfVmas):
+        pass
+
+    with serve(Theirs) as server, RemoteVectorEnv(server.address) as envs:
+        envs.reset()
+        envs.reset(options={"reset_mask": np.ones(ROWS, bool)})
+        with pytest.raises(EnvironmentsFailedError, match=r"Theirs .* only in all rows at once"):
+            envs.reset(options={"reset_mask": np.arange(ROWS) == 1})
+        envs.reset()
 
 
 def test_some_rows_of_maniskill_begin_as_in_this_process() -> None:

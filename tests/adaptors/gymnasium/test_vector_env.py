@@ -326,7 +326,7 @@ def test_actions_are_checked_before_anything_is_sent(catch_server: Server) -> No
         env.reset()
         for action, text in [
             ([1, 3], r"environment 1 at .*'paddle'.*outside its bounds \[0, 2\]"),
-            ([1], "has 1 rows; expected 2"),
+            ([1], "expected 2 rows, one for each environment, got 1"),
             ([[1], [2]], r"shape \[1\]"),
             ([1, 0.5], "0.5"),
         ]:

@@ -138,7 +138,7 @@ def test_a_connect_function_that_refuses_its_parameters(make: MakeEnvironment) -
         ("complete", "+twelve", {}, r"expected an offset such as '\+0x1234'"),
         ("complete", "missing", {}, "exports no function 'missing'"),
         ("complete", WITH_PARAMS, {"launch_params": "text"}, "launch_params is 'text'"),
-        ("complete", lambda: None, {"launch_params": []}, "a callable binds its own arguments"),
+        ("complete", lambda: None, {"launch_params": []}, "a callable must bind its own arguments"),
         (None, "connect", {"isolated": True}, "a child process needs the path of a library"),
         ("complete", 4096, {"isolated": True}, "a child process needs the path of a library"),
         ("complete", "complete_connect", {"version": "1.3"}, "unknown EnvCApi version '1.3'"),

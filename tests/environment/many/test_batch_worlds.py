@@ -190,7 +190,7 @@ def test_settings_of_rows_reset_what_they_name(num_batches: int | None) -> None:
             np.testing.assert_array_equal(first[0], first[2])
             again = env.reset(seeds).observation["board"]
             np.testing.assert_array_equal(first[:3], again[:3])
-            others = "another observation_spec.*'board'"
+            others = "a different observation_spec.*'board'"
             with pytest.raises((SpecError, EnvironmentsFailedError), match=others):
                 env.reset([{"rows": 5}, {"rows": 6}, {"rows": 5}, {"rows": 5}])
             assert env.reset({"rows": 5}).observation["board"].shape == (4, 5, 5)

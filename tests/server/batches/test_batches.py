@@ -278,7 +278,7 @@ class Boundless(Counting):
         (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has a different"),
         (Variable, {"num_envs": 2}, "'words' is of variable length"),
         (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
-        (Race, {"num_envs": 2}, "a batch can contain only environments"),
+        (Race, {"num_envs": 2}, "a batch can contain only single-agent environments"),
     ],
 )
 def test_batches_that_cannot_be_made_are_refused(

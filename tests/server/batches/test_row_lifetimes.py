@@ -183,7 +183,7 @@ def test_settings_that_a_row_refuses_are_in_force_in_no_row() -> None:
             env.reset({"rows.seed": [7, 8], "rows.options": ['{"add": 1}', "no JSON"]})
         assert observed(env, {}) == [[-1, -1]] * 2
         # The observations of rows with infos and of rows without are different.
-        with pytest.raises(DmEnvRpcError, match="another observation_spec"):
+        with pytest.raises(DmEnvRpcError, match="a different observation_spec"):
             env.reset({"reset_mask": [False, True], "infos": True})
         assert observed(env, {"rows.seed": [9, 9]}) == [[9, -1]] * 2
 
