@@ -68,8 +68,8 @@ def as_reward(environment: Any, reward: Any) -> float:
     """
     reason = ""
     if type(reward) is list and len(reward) == 1:
-        packages = {package for package, _ in bases_of(type(inner(environment)))}
-        if "vmas" in packages:
+        bases = bases_of(type(environment)) | bases_of(type(inner(environment)))
+        if "vmas" in {package for package, _ in bases}:
             (reward,) = reward  # VMAS returns a list with the reward of each agent.
     if isinstance(reward, _NUMBERS) or _has_number(reward):
         try:

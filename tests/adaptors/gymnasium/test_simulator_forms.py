@@ -114,7 +114,14 @@ def test_a_wrapper_that_removes_the_rows_makes_no_batch() -> None:
         assert step.observation["observation"].tolist() == [0.5, 0.5]
 
 
-class Agents(gymnasium.Env[Any, Any]):
+class OfVmas:
+    """A base class that makes others look like those of VMAS's package."""
+
+
+OfVmas.__module__ = "vmas.simulator.environment.environment"
+
+
+class Agents(gymnasium.Env[Any, Any], OfVmas):
     """As VMAS's `gymnasium_vec`: lists of each agent's, and its rows in `_num_envs`.
 
     Without `num_envs`, it is its `gymnasium`: one environment.
@@ -279,13 +286,6 @@ def test_masks_are_indices_for_maniskill() -> None:
     assert (then["level"], len(then)) == (3, 2)
 
 
-class OfVmas:
-    """A base class that makes others look like those of VMAS's package."""
-
-
-OfVmas.__module__ = "vmas.simulator.environment.environment"
-
-
 def test_a_list_with_one_reward_is_that_of_the_agent_of_vmas_and_otherwise_refused() -> None:
     class Listed(gymnasium.Env[Any, Any]):
         action_space = observation_space = spaces.Discrete(2)
@@ -301,11 +301,9 @@ def test_a_list_with_one_reward_is_that_of_the_agent_of_vmas_and_otherwise_refus
 
     with serve(Theirs) as server, make(server.address) as env:
         env.reset()
-        env.step({"action": 1})
         assert env.step({"action": 1}).reward == 0.5
     with serve(Listed) as server, make(server.address) as env:
         env.reset()
-        env.step({"action": 1})
         with pytest.raises(DmEnvRpcError, match="a reward that is not a number: got a list"):
             env.step({"action": 1})
 
