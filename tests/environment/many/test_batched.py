@@ -18,6 +18,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
+from dm_env_rpc_client.environment.many.pool import EnvironmentPool
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.sameness import same
@@ -415,3 +416,34 @@ def test_its_repr_says_how_many_there_are_and_where() -> None:
             f"<BatchedEnvironment of 3 at {server.address}: "
             "actions paddle int32 []; observations board float32 [10, 5]>"
         )
+
+
+class Slow(Echo):
+    """Takes a while for each step."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        time.sleep(0.3)  # A step that takes time.
+        return super().step(action)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_waiting_for_slow_steps_polls_rarely(
+    timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls: list[int] = []
+    poll = EnvironmentPool._poll
+
+    def counted(self: EnvironmentPool, index: int) -> bool:
+        polls.append(index)
+        return poll(self, index)
+
+    monkeypatch.setattr(EnvironmentPool, "_poll", counted)
+    with (
+        serve(Slow, threads="world") as server,
+        BatchedEnvironment(server.address, 2, num_batches=0, request_timeout=timeout) as env,
+    ):
+        env.reset()
+        for _ in range(3):
+            env.send({"value": [1, 2]})
+            env.recv(2)
+    assert len(polls) < 100
