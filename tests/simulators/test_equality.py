@@ -139,7 +139,7 @@ def test_a_mode_that_nobody_has_said_is_asked_for(factory: str) -> None:
     pytest.importorskip(kinds.ROWS[factory].needs)
     with (
         served(factory) as address,
-        pytest.raises(DmEnvRpcError, match=r"has no 'autoreset_mode' .* pass the mode to serve"),
+        pytest.raises(DmEnvRpcError, match=r"has no 'autoreset_mode' .* Pass the mode to serve"),
     ):
         make(address)
 
