@@ -55,6 +55,16 @@ def test_a_chunk_that_is_missing_is_noticed(whole: Path, tmp_path: Path) -> None
         entries(path)
 
 
+def test_a_file_without_its_header_is_damaged(whole: Path, tmp_path: Path) -> None:
+    content = whole.read_bytes()
+    (opcode, begin), (_, end) = list(places_of(content))[:2]
+    assert opcode == Opcode.HEADER
+    path = tmp_path / "headless.mcap"
+    path.write_bytes(content[:begin] + content[end:])
+    with pytest.raises(RecordingError, match="damaged at byte .* does not begin with a header"):
+        entries(path)
+
+
 def test_a_changed_length_does_not_look_like_a_file_that_was_cut_off(path: Path) -> None:
     begun = recording(CHANNELS, message(b"one", sequence=1))
     content = chunk("", message(b"two", sequence=2))

@@ -5,6 +5,7 @@ Nothing that a recorder did not write itself is overwritten, and the next record
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -89,6 +90,15 @@ def make_folder(path: Path, other: Path) -> None:
     path.mkdir()
 
 
+def open_files(path: Path) -> int:
+    """How many descriptors of this process are of a file."""
+    count = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # Another thread has closed it.
+            count += os.readlink(entry) == str(path)
+    return count
+
+
 @pytest.mark.parametrize("harm", [replace, overwrite, append, change, make_fifo, make_folder])
 def test_a_finished_file_that_is_another_one_is_left_as_it_is(
     server: Server, path: Path, harm: Callable[[Path, Path], None], seen: Seen
@@ -99,10 +109,11 @@ def test_a_finished_file_that_is_another_one_is_left_as_it_is(
     with Recorder(path) as recorder:
         play(server.address, STEPS, record=recorder)
         harm(path, other)
-        before = content_of(path)
+        before, descriptors = content_of(path), open_files(path)
         with pytest.raises(RecordingError, match="cannot record to "):
             play(server.address, STEPS, record=recorder)
         assert content_of(path) == before
+        assert open_files(path) == descriptors
     assert is_whole(other)
     assert content_of(path) == before
     seen(overwritten=0)

@@ -53,9 +53,9 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     structure with a single array, at any depth, is replaced by that array: an environment
     with the one action `{"paddle": int32}` has a Discrete action space and takes `env.step(1)`.
 
-    The end of an episode is terminated if the server sends TERMINATED, or for a local environment
-    if the discount is 0; otherwise it is truncated. `info` contains the `discount`, except after a
-    reset.
+    The end of an episode counts as terminated if the server sends TERMINATED, or for a local
+    environment if the discount is 0; otherwise it counts as truncated. `info` contains the
+    `discount`, except after a reset.
 
     Args:
       env: the environment; closed with this one.
