@@ -61,7 +61,7 @@ def test_a_file_without_its_header_is_damaged(whole: Path, tmp_path: Path) -> No
     assert opcode == Opcode.HEADER
     path = tmp_path / "headless.mcap"
     path.write_bytes(content[:begin] + content[end:])
-    with pytest.raises(RecordingError, match="damaged at byte .* does not begin with a header"):
+    with pytest.raises(RecordingError, match=r"damaged at byte .* does not begin with a header"):
         entries(path)
 
 
