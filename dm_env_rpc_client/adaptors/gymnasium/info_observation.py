@@ -31,7 +31,7 @@ from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol import batches
 
 EXTRAS = "gymnasium"
-"""The name of the observation with the infos."""
+"""The name of the observation that carries the infos."""
 
 INFOS = "infos"
 """The setting of a Reset that requests infos. Descriptions list its supported strings."""
