@@ -1,6 +1,6 @@
 """Copy and pickle environments by making them again with the same arguments.
 
-A connection and a world cannot be copied. Instead, `copy.deepcopy`, `pickle` and cloudpickle make
+Connections and worlds cannot be copied. Instead, `copy.deepcopy`, `pickle` and cloudpickle make
 new ones in the process that copies or loads the environment, as Gymnasium's EzPickle does. The
 copy begins with a reset. If the server was launched for the environment, another server is
 launched for the copy.
