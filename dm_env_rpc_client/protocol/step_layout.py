@@ -99,7 +99,7 @@ class _Hole(NamedTuple):
 
 
 class StepLayout:
-    """The layout shared by answers of one size.
+    """The layout shared by all answers of the same size.
 
     Args:
       message: an answer with one state and one entry for each requested observation, and nothing

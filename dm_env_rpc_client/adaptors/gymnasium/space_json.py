@@ -7,8 +7,8 @@ encoded as in `value_json`. A bound that all elements share is encoded as a sing
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
-The module `bridges.gym_socket.space_json` implements another protocol's JSON, which has fewer
-spaces, no dtypes and no infinities.
+The module `bridges.gym_socket.space_json` implements the JSON of gym-socket-api, which has fewer
+types of spaces, no dtypes and no infinite bounds.
 
 Integers have no infinity. An unbounded Box of integers therefore has the bounds of its dtype. Its
 masks `bounded_below` and `bounded_above` change how the Box samples.
