@@ -17,9 +17,9 @@ supervisor is killed:
 
 | killed | noticed by | effect |
 | --- | --- | --- |
-| the client | the supervisor: its lifeline, standard input, hangs up | it ends the process group |
-| the supervisor | its guard: their pipe hangs up | it ends the group; the client sees the signal |
-| the command | the supervisor | it ends the rest of the group, and exits as the command did |
+| the client | the supervisor, whose standard input closes | the supervisor ends the process group |
+| the supervisor | the guard, whose pipe hangs up | the guard ends it; the client sees the signal |
+| the command | the supervisor | the supervisor ends the others and exits as the command did |
 | the guard | no process | the supervisor continues without a guard |
 
 The command itself writes its process ID to the guard's pipe, between fork and exec, so the guard

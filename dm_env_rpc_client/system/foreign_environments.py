@@ -1,8 +1,8 @@
 """Conversion of environments from other libraries, and explanations of wrong return values.
 
-The server converts the environments that users' factories return, but it does not import all
-adaptors to do so. The conversion functions are listed here by name, and each module is imported
-when the first environment from its library is converted.
+The server converts the environments that users' factories return, and imports only the adaptors
+that it needs. The conversion functions are listed here by name, and each module is imported when
+the first environment from its library is converted.
 
 The explanations are written for the author of the environment. An explanation is computed only
 after a wrong value has been found, so valid steps cost nothing extra.
@@ -160,6 +160,12 @@ _PETTINGZOO_BASES = {("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv")}
 _WRAPPER = ("gymnasium", "Wrapper")
 _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "Env")}
 """The packages and names of environment classes, for checks that must not import the packages."""
+
+
+def packages_of(made: Any) -> set[str]:
+    """Return the packages of an environment's class and its base classes, also if it is wrapped."""
+    kinds = (type(made), type(getattr(made, "unwrapped", made)))
+    return {package for kind in kinds for package, _ in bases_of(kind)}
 
 
 def bases_of(kind: type) -> set[tuple[str, str]]:

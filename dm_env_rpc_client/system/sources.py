@@ -31,7 +31,7 @@ PROCESS, DOCKER, PYTHON = "process:", "docker:", "python:"
 these prefixes."""
 
 SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
-"""The prefixes of strings that specify environments from other packages for `dm-env-rpc serve`."""
+"""The prefixes of strings that name an environment from another package for `dm-env-rpc serve`."""
 
 
 def is_launch(text: str) -> bool:

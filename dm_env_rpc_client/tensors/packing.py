@@ -2,9 +2,9 @@
 
 Elements are sent in row-major order in the payload message for their type (see `codecs`).
 
-See "Tensors" in the protocol overview for the rules. At most one dimension of a shape is negative,
-and its length is inferred from the number of elements. A single element can represent an array of
-any shape whose elements are all equal. An empty shape denotes a scalar.
+See "Tensors" in the protocol overview for the rules. A shape can have at most one negative
+dimension, whose length is inferred from the number of elements. A single element can represent an
+array of any shape whose elements are all equal. An empty shape denotes a scalar.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class FaultProxy:
         self._call(shut_down)
 
     def corrupt(self, direction: Direction, count: int = 1, after: int = 0) -> None:
-        """Corrupt bytes that arrive on any connection from now on.
+        """Start to corrupt the bytes that arrive on any connection.
 
         Args:
           direction: the affected bytes; "both" changes `count` bytes in each direction.

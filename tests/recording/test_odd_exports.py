@@ -246,7 +246,11 @@ def write(path: Path, messages: list[bytes]) -> None:
 
 @pytest.mark.parametrize(
     ("reward", "found"),
-    [("one", r"<U3 and shape \[\]"), (np.ones(2), r"\[2\]"), (np.empty(0), r"\[0\]")],
+    [
+        ("one", r"<U3 and shape \[\]"),
+        (np.ones(2), r"float64 and shape \[2\]"),
+        (np.empty(0), r"float64 and shape \[0\]"),
+    ],
     ids=["a text", "two", "none"],
 )
 def test_rewards_that_are_no_numbers(

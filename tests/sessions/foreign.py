@@ -57,6 +57,7 @@ class Kind(NamedTuple):
 
     def has(self, path: Path) -> bool:
         """Whether a file of tests is for this environment, if it needs a package of an extra."""
+        # Tests of lookalikes, such as test_simulators.py, run in both.
         own = path.parent.name == "simulators"
         return "simulators" in path.as_posix() if self is _SIMULATORS else not own
 

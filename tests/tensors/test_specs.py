@@ -352,8 +352,14 @@ def with_min(dtype: dm_env_rpc_pb2.DataType, **payload: Any) -> TensorSpec:
         (tensor_spec("float32", (), [1, 2]), "min: has 2 elements"),
         (tensor_spec("float32", (-1,), [1, 2]), "min: has 2 elements"),
         (tensor_spec("float32", (2**31 - 1,), [1, 2]), "a message holds"),
-        (with_min(dm_env_rpc_pb2.FLOAT, int32s={"array": [1]}), "dtype int32, but .* float32"),
-        (with_min(dm_env_rpc_pb2.STRING, int8s={"array": b"\1"}), "dtype int8, but .* string"),
+        (
+            with_min(dm_env_rpc_pb2.FLOAT, int32s={"array": [1]}),
+            "min: has dtype int32, but .* float32",
+        ),
+        (
+            with_min(dm_env_rpc_pb2.STRING, int8s={"array": b"\1"}),
+            "min: has dtype int8, but .* string",
+        ),
         (tensor_spec("float32", (-1, -1)), "more than one variable dimension"),
         (tensor_spec("float32", (1,) * 33), "33 dimensions"),
         (tensor_spec("float32", (2**31 - 1, 2**31 - 1)), "a message holds"),
@@ -430,8 +436,8 @@ def test_bounds_of_the_1_0_line_are_read(dtype: str) -> None:
         (line_1_0_spec("uint8", None, 256), "max: the value is 256"),
         (line_1_0_spec("float32", math.nan, None), "min: is NaN"),
         (line_1_0_spec("int32", 2, 1), "is above max"),
-        (line_1_0_spec("int32", 1, None, "int64"), "type int64, but .* int32"),
-        (line_1_0_spec("float32", 1, None, "float64"), "type double, but .* float32"),
+        (line_1_0_spec("int32", 1, None, "int64"), "min: has type int64, but .* int32"),
+        (line_1_0_spec("float32", 1, None, "float64"), "min: has type double, but .* float32"),
     ],
 )
 def test_bounds_of_the_1_0_line_that_cannot_be_are_refused(message: TensorSpec, text: str) -> None:

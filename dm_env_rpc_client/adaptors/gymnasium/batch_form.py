@@ -20,7 +20,7 @@ from dm_env_rpc_client.adaptors.gymnasium.returns import begun, inner
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.errors import RequestError, environment_error
-from dm_env_rpc_client.system.foreign_environments import and_wrapped, bases_of
+from dm_env_rpc_client.system.foreign_environments import and_wrapped, packages_of
 from dm_env_rpc_client.tensors import array_kinds
 from dm_env_rpc_client.tensors.array_kinds import NUMPY, ArrayKind
 
@@ -110,7 +110,7 @@ class BatchForm:
         kinds = {each.kind for each in parameters.values()}
         self._takes_seed = "seed" in parameters or inspect.Parameter.VAR_KEYWORD in kinds
         self.seeds = self._takes_seed or hasattr(env, "seed")
-        packages = {package for package, _ in bases_of(type(inner(env)))}
+        packages = packages_of(env)
         self._takes_indices = "mani_skill" in packages
         self.ignores_masks = "vmas" in packages
 

@@ -12,7 +12,7 @@ from typing import Any
 import dm_env
 import numpy as np
 
-from dm_env_rpc_client.system.foreign_environments import bases_of, described, explain_unpacking
+from dm_env_rpc_client.system.foreign_environments import described, explain_unpacking, packages_of
 
 _EXPECTED = {
     "step": "(observation, reward, terminated, truncated, info)",
@@ -67,10 +67,8 @@ def as_reward(environment: Any, reward: Any) -> float:
       TypeError: the reward is not a number.
     """
     reason = ""
-    if type(reward) is list and len(reward) == 1:
-        bases = bases_of(type(environment)) | bases_of(type(inner(environment)))
-        if "vmas" in {package for package, _ in bases}:
-            (reward,) = reward  # VMAS returns a list with the reward of each agent.
+    if type(reward) is list and len(reward) == 1 and "vmas" in packages_of(environment):
+        (reward,) = reward  # VMAS returns a list with the reward of each agent.
     if isinstance(reward, _NUMBERS) or _has_number(reward):
         try:
             return float(reward)

@@ -42,11 +42,11 @@ from dm_env_rpc_client.protocol import autoreset, batches
 from dm_env_rpc_client.server.errors import RequestError, environment_error
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.rows import batched, named, observation_specs
-from dm_env_rpc_client.system.foreign_environments import described, row_count
+from dm_env_rpc_client.system.foreign_environments import described, packages_of, row_count
 from dm_env_rpc_client.tensors import casting, structures
 from dm_env_rpc_client.tensors.specs import VariableArray
 
-_NEXT_STEP_PACKAGES = ("envpool", "ale_py")
+_NEXT_STEP_PACKAGES = {"envpool", "ale_py"}
 """Packages whose vector environments use NEXT_STEP without declaring an autoreset mode."""
 
 _LARGE_BYTES = 4096
@@ -72,7 +72,7 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
     kind = type(inner(env))
     if given is not None:
         return AutoresetMode[given]
-    if any(base.__module__.partition(".")[0] in _NEXT_STEP_PACKAGES for base in kind.__mro__):
+    if packages_of(env) & _NEXT_STEP_PACKAGES:
         return AutoresetMode.NEXT_STEP
     raise SpecError(
         f"{kind.__name__} has no 'autoreset_mode' in its metadata, so the server cannot tell which "

@@ -261,7 +261,7 @@ class PoolSites:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context that delays the requests of a thread and sends them all at the end."""
+        """Return a context manager that holds back requests and sends them all when it exits."""
         groups = [site.target for site in self._sites.values()]
         try:
             for group in groups:

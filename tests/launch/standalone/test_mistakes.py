@@ -40,8 +40,10 @@ MISTAKES: dict[str, Wrong] = {
     "reset: None": of("reset", "None", "returned None", TIME_STEP),
     "reset: an array": of("reset", "array", "an array float32 [2]", TIME_STEP),
     "reset: two values": of("reset", "two", "a tuple of 2 values", GYMNASIUM),
-    "action_spec: a space": of("action_spec", "space", "the space Discrete(3)", GYMNASIUM),
-    "observation_spec: a space": of("observation_spec", "space", "space Discrete(3)", GYMNASIUM),
+    "action_spec: a space": of("action_spec", "space", "returned the space Discrete(3)", GYMNASIUM),
+    "observation_spec: a space": of(
+        "observation_spec", "space", "returned the space Discrete(3)", GYMNASIUM
+    ),
     "gym, step: None": Wrong(
         {"method": "step", "gym": True}, "step of CountdownEnv", "returned None", FIVE
     ),

@@ -149,7 +149,9 @@ def test_a_reset_in_which_one_cannot_be_made_changes_no_row(server: Server, stuc
         with pytest.raises(DmEnvRpcError, match="no device number 79"):
             env.reset({"rows.value": [77, 78, 79, 80]})
         assert closed() == [0] * ROWS + [1, 1]
-        with pytest.raises(DmEnvRpcError, match="row 3 of the batch has a different observ"):
+        with pytest.raises(
+            DmEnvRpcError, match="row 3 of the batch has a different observation_spec"
+        ):
             env.reset({"rows.size": [1, 1, 1, 2]})
         assert closed() == [0] * ROWS + [1, 1] + [1] * ROWS
         assert seen(env.step(ACTION)) == [0, 1, 2, 3]
@@ -218,7 +220,9 @@ class Structured(Valued):
 def test_specs_of_another_structure_are_others(structure: int) -> None:
     with serve(Structured) as server:
         for rows in ([0, structure], [structure, 0]):
-            with pytest.raises(DmEnvRpcError, match="row 1 of the batch has a different observ"):
+            with pytest.raises(
+                DmEnvRpcError, match="row 1 of the batch has a different observation_spec"
+            ):
                 make(server.address, {"num_envs": 2, "rows.structure": rows})
         # All rows may have others.
         with (

@@ -124,7 +124,8 @@ class OfVector(Callee):
         found = getattr(own, name)
         result = found(*args, **kwargs) if callable(found) else found
         is_of_rows = isinstance(result, list | tuple | np.ndarray) and np.ndim(result) > 0
-        count = row_count(own) or 0
+        count = row_count(own)
+        assert count is not None, "only environments that declare their rows are batches"
         return tuple(result) if is_of_rows and len(result) == count else (result,) * count
 
     def set(self, name: str, rows: Sequence[int] | None, given: Sequence[Any]) -> None:
