@@ -330,28 +330,30 @@ def _block_reader(field: TensorField) -> Reader:
 def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
     """Return a function that reads a block of elements at a given offset in a message."""
     codec, shape = field.codec, field.shape
-    count = _product(shape)
-    size = count * codec.dtype.itemsize
     is_bool = codec.dtype.kind == "b"
-    is_scalar = shape == ()
     dtype = np.dtype(np.uint8) if is_bool else codec.dtype.newbyteorder("<")
-    scalar = codec.dtype.type
+    size = _product(shape) * dtype.itemsize
+    array_type, scalar = np.ndarray, codec.dtype.type
+    is_plain = bool(shape) and dtype == codec.dtype
 
     def read(message: Buffer, block: int) -> Any:
-        array = np.frombuffer(message, dtype, count, block) if count else np.empty(0, dtype)
+        # `np.frombuffer` and `reshape` in one call, which is also half as long.
+        array = array_type(shape, dtype, message, block)
+        # A small array must not keep a large message in memory.
+        if is_plain and size * 2 < len(message):
+            return array.copy()
         if is_bool:
             # A bool of more than one byte, or with the value 2, is legal, too.
-            if count and array.max() > 1:
+            if size and array.max() > 1:
                 return MISSING
             array = array.view(np.bool_)
-        if is_scalar:
-            return scalar(array[0])
+        if not shape:
+            return scalar(array[()])
         flags = array.flags
-        # A small array must not keep a large message in memory, and arithmetic on unaligned
-        # elements is slow.
+        # Arithmetic on unaligned elements is slow.
         if size * 2 < len(message) or not (flags.writeable and flags.aligned):
             array = array.astype(codec.dtype)
-        return array.reshape(shape)
+        return array
 
     return read
 

@@ -32,6 +32,10 @@ _FORMATS = {"float32": "f", "float64": "d", "uint8": "B", "int8": "b"}
 Bools are excluded because their values must be checked."""
 
 
+_new: Any = tuple.__new__
+"""Makes a named tuple of a step without the call of a Python function."""
+
+
 class StepAnswer(NamedTuple):
     """The contents of a StepResponse."""
 
@@ -43,27 +47,24 @@ class StepAnswer(NamedTuple):
     `SpecManager.unpack` returns."""
 
 
-class UnreadStep:
-    """A valid StepResponse whose elements have not been read yet.
+class UnreadStep(NamedTuple):
+    """A valid StepResponse whose elements have not been read yet."""
 
-    Args:
-      state: the EnvironmentStateType.
-      layout: the layout with the places of its elements.
-      message: the serialized answer.
-      found: the values unpacked by `layout`.
-    """
+    state: int
+    """The EnvironmentStateType in the answer."""
 
-    __slots__ = ("found", "layout", "message", "state")
+    layout: StepLayout
+    """The layout with the places of the elements."""
 
-    def __init__(self, state: int, layout: StepLayout, message: Buffer, found: tuple[Any, ...]):
-        self.state = state
-        self.layout = layout
-        self.message = message
-        self.found = found
+    message: Buffer
+    """The serialized answer."""
+
+    found: tuple[Any, ...]
+    """The values unpacked by `layout`."""
 
     def read(self) -> dict[str, Any]:
         """Read and return the observations."""
-        layout, message, found = self.layout, self.message, self.found
+        _, layout, message, found = self
         values = layout.template.copy()
         for name, slot, scalar in layout.scalars:
             values[name] = scalar(found[slot])
@@ -216,7 +217,8 @@ class StepLayout:
             return None
         if self._others:
             return self._checked(state, message, found)
-        return UnreadStep(state, self, message, found)
+        unread: UnreadStep = _new(UnreadStep, (state, self, message, found))
+        return unread
 
     def _checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
         """Read an answer, or return None if the encoding of a field has changed."""
