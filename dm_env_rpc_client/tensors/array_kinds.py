@@ -34,7 +34,6 @@ NAMES = ("numpy", "torch", "jax")
 """The names of the array libraries that a caller can select."""
 
 _Array: TypeAlias = npt.NDArray[Any]
-_Found: TypeAlias = list[tuple[tuple[Any, ...], Any]]
 
 _PLAIN = frozenset((np.ndarray, float, int, bool, str, bytes, type(None), dict, list, tuple))
 
@@ -109,7 +108,7 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
 
 def kind_of(structure: Any) -> ArrayKind:
     """Return the kind of the first non-NumPy array in a structure, or NUMPY if there is none."""
-    found = _found(structure, _library_of)
+    found = list(_found(structure, _library_of))
     if not found:
         return NUMPY
     array = found[0][1]
@@ -136,7 +135,7 @@ def to_numpy(structure: Any, where: str) -> Any:
       SpecError: an array, named in the text, cannot be copied from its device, or NumPy lacks its
         dtype.
     """
-    found = _found(structure, _library_of)
+    found = list(_found(structure, _library_of))
     taken: list[Any] = [None] * len(found)
     libraries = [_library_of(array) for _, array in found]
     for library in dict.fromkeys(libraries):
@@ -167,7 +166,7 @@ def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
       SpecError: the library lacks the dtype of an array, named in the text, or its values would
         change, or it cannot be copied to the device.
     """
-    found = [] if kind.library == "numpy" else _found(structure, _is_numbers)
+    found = [] if kind.library == "numpy" else list(_found(structure, _is_numbers))
     if not found:
         return structure
     names = [_name(where, path) for path, _ in found]
@@ -195,19 +194,16 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc"
 
 
-def _found(structure: Any, is_wanted: Callable[[Any], Any]) -> _Found:
-    """Return the arrays of a structure, each with its path of keys and indices."""
-    found: _Found = []
-
-    def collect(value: Any, path: tuple[Any, ...]) -> None:
-        if is_wanted(value):
-            found.append((path, value))
-        elif len(path) < _MOST_LEVELS:
-            for key, part in structures.parts_of(value) or ():
-                collect(part, (*path, key))
-
-    collect(structure, ())
-    return found
+def _found(
+    value: Any, is_wanted: Callable[[Any], Any], path: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the arrays of a structure, each with its path of keys and indices."""
+    # A recursive function within this one would keep the arrays until garbage is collected.
+    if is_wanted(value):
+        yield path, value
+    elif len(path) < _MOST_LEVELS:
+        for key, part in structures.parts_of(value) or ():
+            yield from _found(part, is_wanted, (*path, key))
 
 
 def _rebuilt(

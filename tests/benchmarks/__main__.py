@@ -26,6 +26,7 @@ from tests.benchmarks.sections import (
     one_core,
     recording,
     serving,
+    simulators,
     stepping,
 )
 from tests.benchmarks.settings import Settings
@@ -51,6 +52,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "batched-rate": batches.batched_rate,
     "foreign": foreign.foreign,
     "recording": recording.recording,
+    "simulators": simulators.simulators,
 }
 ROUNDS = 40
 QUICK_ROUNDS = 5

