@@ -331,13 +331,14 @@ def _to_jax(arrays: Sequence[_Array], names: Sequence[str], kind: ArrayKind) -> 
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
         with np.errstate(over="ignore"):
             narrow = array.astype(dtype, copy=False)
-        is_rounded = np.isfinite(narrow) | ~np.isfinite(array)
-        fits = narrow == array if dtype.kind in "iu" else is_rounded
-        if narrow is not array and not np.all(fits):
-            raise SpecError(
-                f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has 64-bit types "
-                "only after jax.config.update('jax_enable_x64', True)"
-            )
+        if narrow is not array:
+            is_rounded = np.isfinite(narrow) | ~np.isfinite(array)
+            fits = narrow == array if dtype.kind in "iu" else is_rounded
+            if not np.all(fits):
+                raise SpecError(
+                    f"{name}: {array[~fits].flat[0]} does not fit in {dtype}; JAX has 64-bit types "
+                    "only after jax.config.update('jax_enable_x64', True)"
+                )
         own.append(narrow)
     return list(jax.device_put(own, kind.device))
 
