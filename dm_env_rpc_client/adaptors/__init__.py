@@ -1,4 +1,4 @@
-"""Remote environments with the interfaces of other libraries: one file or folder per library.
+"""Adaptors that give remote environments the interfaces of other libraries.
 
 The guide to these adaptors is `docs/how-to/gymnasium.md`.
 """

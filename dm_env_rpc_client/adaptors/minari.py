@@ -32,7 +32,7 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.storage import get_dataset_path
 
 _TIMESTEP_PART = 16
-"""The maximum size of a TimeStep is `Limits.chunk_bytes` divided by this number. Minari takes 20
+"""The maximum size of a TimeStep is `Limits.chunk_bytes` divided by this number. Minari uses 20
 bytes of memory per byte of a TimeStep."""
 
 
@@ -130,7 +130,7 @@ def _check_id(dataset_id: str) -> None:
 
 
 def _check_sizes(episode: Episode, limits: Limits) -> None:
-    """Raise RecordingError if a TimeStep is too large, because Minari multiplies its size."""
+    """Raise RecordingError for a TimeStep that needs too much memory for an export to Minari."""
     most = limits.chunk_bytes // _TIMESTEP_PART
     for index, step in enumerate(episode.flat_timesteps):
         values = [*step.observation.values(), *episode.flat_actions[index].values()]
@@ -247,6 +247,6 @@ def _check_has_space(spec: specs.Array, name: str) -> None:
         reason = f"{spec!r}"
     if reason:
         raise RecordingError(
-            f"{name} is {reason}. Minari has no space for it, so the recording cannot be exported; "
-            "use recording.episodes to read its values"
+            f"{name} is {reason}. Minari has no type of space for it, so the recording cannot be "
+            "exported; use recording.episodes to read its values"
         )

@@ -72,7 +72,7 @@ def table(
 
 
 class Layers(rich.progress.ProgressColumn):
-    """The number of downloaded layers of an image, or nothing if no image is being pulled."""
+    """A column with the number of downloaded layers, which is empty if no image is being pulled."""
 
     def render(self, task: rich.progress.Task) -> rich.text.Text:
         if task.total is None:

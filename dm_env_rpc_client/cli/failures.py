@@ -51,7 +51,7 @@ class Terminated(BaseException):
 
 
 def end_in_order() -> None:
-    """Make signals raise `Terminated`, so that worlds are destroyed and the terminal restored."""
+    """Make signals raise `Terminated`, in order to destroy worlds and restore the terminal."""
 
     def end(number: int, frame: FrameType | None) -> None:
         ignore_signals_to_end()
@@ -64,7 +64,7 @@ def end_in_order() -> None:
 
 
 def what_stops() -> str:
-    """Return the way to stop this command: "Ctrl-C", or "SIGTERM" if SIGINT is ignored.
+    """Return what stops this command, either "Ctrl-C" or, if SIGINT is ignored, "SIGTERM".
 
     A shell without job control starts background processes with SIGINT ignored.
     """

@@ -1,4 +1,4 @@
-"""What all commands share: one-line errors, exit codes, and help if no arguments are given."""
+"""Behaviour shared by all commands: one-line errors, exit codes, and help without arguments."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ INIT_EXAMPLES = examples(
 
 
 def standalone() -> None:
-    """Print the one-file server, for Python 3.6 and later with NumPy 1.13 and later.
+    """Print the one-file server, which runs on Python 3.6 or later with NumPy 1.13 or later.
 
     Use it to serve environments where this package cannot be installed.
     """

@@ -177,7 +177,7 @@ class Server(Access):
             yield dataclasses.replace(self, **access.flags(), address=address)
 
     def check_address(self) -> None:
-        """Check the form of the address, and that connecting to it is allowed.
+        """Check that the address is well-formed and that connecting to it is allowed.
 
         Raises:
           UsageError: the form is wrong, or the server is on another machine and plaintext was not
@@ -324,7 +324,7 @@ def _option_named(name: str) -> Any:
 
 
 def check_listening_address(address: str, access: Access) -> None:
-    """Check the form of a listening address, and that listening on it is allowed.
+    """Check that a listening address is well-formed and that listening on it is allowed.
 
     Raises:
       UsageError: the form is wrong, or other machines can reach the address and plaintext was not

@@ -38,7 +38,7 @@ _SIDE, _LARGEST_SIDE = 640, 1280
 """The usual and the maximum length of the longer side of the window, in pixels."""
 
 _POLLS = 60
-"""How many times per second keys are polled while a step waits for a key."""
+"""The number of times per second that keys are polled while a step waits for a key."""
 
 _REPEAT_MS = 300, 50
 """The delay before a held key repeats and the interval between repeats, in milliseconds."""
@@ -122,7 +122,7 @@ def _open_display() -> None:
 def _remote(
     world: _World, playing: _Playing, stack: contextlib.ExitStack
 ) -> tuple[GymnasiumEnv | GymnasiumProxy, DmEnvAdaptor]:
-    """Return the Remote-v0 environment of a world, which renders frames, and its adaptor.
+    """Return a Remote-v0 environment that renders the frames of a world, and the world's adaptor.
 
     The exit stack closes the resources of the environment.
     """
@@ -230,7 +230,7 @@ def _play(
 def _bind(
     specs: Mapping[str, Any], texts: Iterable[str]
 ) -> tuple[dict[str, list[Change]], dict[str, Any]]:
-    """Map pygame key names to their effects; also return the action when no key is pressed.
+    """Return the effects of keys by pygame name, and the action to take when no key is pressed.
 
     Raises:
       UsageError: a value of `--keys` is malformed, or names an unknown key.

@@ -138,7 +138,7 @@ class Sliders(Control):
 
 
 class Text(Control):
-    """A line of text for values that have neither buttons nor sliders."""
+    """A text field for values that have neither buttons nor sliders."""
 
     def __init__(self, spec: specs.Array, where: str):
         super().__init__(spec)

@@ -18,9 +18,10 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class KeyPad(anywidget.AnyWidget):
-    """A box that sends `{"kind": "down" | "up", "key": ..., "repeated": ...}` while it has focus.
+    """A box that sends a message for each press and release of a key while it has focus.
 
-    Keys have the names of the browser's `KeyboardEvent.key`, with letters in lower case.
+    A message is `{"kind": "down" | "up", "key": ..., "repeated": ...}`. Keys have the names
+    of the browser's `KeyboardEvent.key`, with letters in lower case.
     """
 
     _esm = _HERE / "keypad.js"

@@ -13,10 +13,11 @@ from dm_env_rpc_client.tensors.displays.spec_tables import ANY, value_range
 from dm_env_rpc_client.tensors.displays.values import show_value
 
 SIDE, SIDE_OF_MANY = 480, 230
-"""The length, in pixels, of an image's longer side: of a single image, and of one of several."""
+"""The length, in pixels, of the longer side of a single image, and of each of several images."""
 
 SHARP_SIDE = 1280
-"""The longer side of a still image's file: larger, as screens can have two dots per pixel."""
+"""The length, in pixels, of the longer side of a still image's file. Files are larger than images
+on the page because screens can have two dots per pixel."""
 
 _ROOT = "observation"
 

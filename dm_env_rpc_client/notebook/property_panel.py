@@ -15,7 +15,7 @@ from dm_env_rpc_client.tensors.displays.values import show_value
 
 
 class LocalProperties(PropertyAccess):
-    """The same interface as `PropertiesExtension` for an environment in this process.
+    """The interface of `PropertiesExtension`, for an environment in this process.
 
     All values are strings. If the environment refuses an operation, the same error is raised as
     for a server.

@@ -30,7 +30,7 @@ The action is None for a FIRST TimeStep.
 
 
 class Watch:
-    """A callback for every `step` and `reset` of an environment, including calls by other code.
+    """Reports every `step` and `reset` of an environment, including calls by other code.
 
     The watch replaces both methods of the object until `close`. Calls of several threads wait for
     each other. For an object without a `__dict__`, the callback is only called for calls made
@@ -171,7 +171,7 @@ class Stepper:
         self._calls.put(_CONTINUE)
 
     def call(self, action: Callable[[], object]) -> None:
-        """Have the thread call `action`. Its exceptions are shown as errors."""
+        """Have the thread call `action`. Exceptions that it raises are shown as errors."""
         self._calls.put(action)
 
     def show_other(self, timestep: dm_env.TimeStep) -> None:

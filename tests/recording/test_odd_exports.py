@@ -49,7 +49,7 @@ class Odd(NamedTuple):
 
 NONE = "an array without elements"
 LENGTH = "of variable length"
-TEXT = "Minari has no space for it"
+TEXT = "Minari has no type of space for it"
 
 ODD: dict[str, Odd] = {
     "no elements": Odd(specs.Array((0,), F4), np.empty(0, F4), NONE),

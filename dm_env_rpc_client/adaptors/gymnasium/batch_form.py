@@ -1,8 +1,8 @@
 """Conversion of the inputs and outputs of batched simulators to a common form with NumPy arrays.
 
-The type of the first observation determines the array library of a batch. A batch's `step` can
-return four values instead of five, its `reset` can return an observation without infos, and its
-spaces can describe all rows together instead of one row.
+The type of a batch's first observation determines its array library. A batch's `step` can return
+four values instead of five, its `reset` can return an observation without infos, and its spaces
+can describe all rows together instead of one row.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _RETURNED = ("observation", "reward", "terminated", "truncated", "info")
 BEGUN = ("observation", "info")
 
 _TIME_OUTS = ("time_outs", "TimeLimit.truncated", "truncation")
-"""The keys with which rsl_rl, Gym and Brax mark truncations in the infos of four-value steps."""
+"""The info keys with which rsl_rl, Gym and Brax mark truncations if steps return four values."""
 
 
 def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
-    """Return the kind of arrays that an environment accepts as actions.
+    """Return the kind of array that an environment accepts as actions.
 
     Args:
       env: the environment.
@@ -54,7 +54,7 @@ def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
 
 
 def given(value: Any, kind: ArrayKind, what: str) -> Any:
-    """Convert a client's value to an environment's kind of arrays, or raise RequestError."""
+    """Convert a client's value to an environment's kind of array, or raise RequestError."""
     try:
         return array_kinds.from_numpy(value, kind, what)
     except SpecError as error:
@@ -74,7 +74,7 @@ def taken(returned: Any, names: Sequence[str] = _RETURNED) -> Any:
 
 
 class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that accepts and returns NumPy arrays, whichever arrays the environment uses."""
+    """A wrapper that accepts and returns NumPy arrays, whatever arrays the environment uses."""
 
     def __init__(self, env: Any, kind: ArrayKind):
         super().__init__(env)
@@ -88,7 +88,7 @@ class NumpyEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class BatchForm:
-    """A wrapper that steps a batch and converts its results to the common form.
+    """A wrapper that steps a batch and converts its results to a common form with NumPy arrays.
 
     Args:
       env: the batch.
@@ -115,13 +115,13 @@ class BatchForm:
         self.ignores_masks = "vmas" in packages
 
     def __str__(self) -> str:
-        """Return a description of what is known about the batch's form."""
+        """Return a description of the batch's arrays and step results, as far as known."""
         values = "" if self.has_four is None else f", {4 if self.has_four else 5} values"
         own = "known after the first reset" if self.kind is None else self.kind
         return f"{type(inner(self._env)).__name__}: arrays {own}{values}"
 
     def reset(self, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Reset with `arguments` of Gymnasium's `reset`; return the observation and the infos."""
+        """Reset with `arguments` as in Gymnasium, and return the observation and the infos."""
         own = dict(arguments)
         if "seed" in own and not self._takes_seed:
             self._env.seed(own.pop("seed"))

@@ -265,7 +265,7 @@ class GymnasiumRows(Rows):
             column.array[index] = value
 
     def _fitted(self, observation: Any) -> tuple[Any, list[Any]]:
-        """Return an observation as a structure that matches its spec and as a list by column."""
+        """Return an observation as a structure that matches its spec, and as a list of columns."""
         try:
             structure = self._write_observation(observation)
             leaves = zip(self._columns, self._flatten(structure), strict=True)

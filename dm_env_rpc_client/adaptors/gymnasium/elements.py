@@ -11,12 +11,12 @@
 | OneOf, Graph, any other Sequence | string: the JSON of `value_json` |
 
 In names, a Dict key that is empty, or that contains a period or a percent sign, is escaped as in
-URLs (`a.b` becomes `a%2Eb`), because periods separate the levels of a name. The observations
-`reward` and `discount` are also escaped (`%72eward`), since these names denote the reward and the
+URLs (`a.b` becomes `a%2Eb`), because periods separate the levels of a name. The observation
+names `reward` and `discount` are also escaped (`%72eward`), since they denote the reward and the
 discount of a step. A Dict with two keys that have the same name, such as 1 and "1", has no spec.
 
-A batch of N elements is an element of `batch_space(space, N)`. It has the structure and the names
-of a single element; its arrays and strings are stacked along a new first axis.
+A batch of N elements is an element of `batch_space(space, N)`. A batch has the structure and the
+names of a single element, with arrays and strings stacked along a new first axis.
 """
 
 from __future__ import annotations

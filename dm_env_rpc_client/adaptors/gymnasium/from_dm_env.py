@@ -1,4 +1,4 @@
-"""A dm_env.Environment, remote or not, as a Gymnasium environment."""
+"""An adaptor that presents a dm_env.Environment, local or remote, as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def check_form(
 
 
 def is_terminated(env: dm_env.Environment, timestep: dm_env.TimeStep) -> bool:
-    """Whether an environment's latest TimeStep terminated its episode rather than truncated it."""
+    """Whether an environment's latest TimeStep terminated its episode rather than truncating it."""
     if not timestep.last():
         return False
     if isinstance(env, BaseAdaptor):

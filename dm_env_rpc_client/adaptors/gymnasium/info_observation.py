@@ -34,13 +34,13 @@ EXTRAS = "gymnasium"
 """The name of the observation that carries the infos."""
 
 INFOS = "infos"
-"""The setting of a Reset that requests infos. Descriptions list its supported strings."""
+"""The setting of a Reset that requests infos. Descriptions list the strings that it supports."""
 
 OWN, STACKED, BLOCKS = "own", "stacked", "blocks"
 """Strings that the setting `infos` of a Reset accepts."""
 
 INFO, FINAL_INFO, FINAL_OBSERVATION = "info", "final_info", "final_obs"
-"""The keys of the infos of a row. In stacked infos, Gymnasium uses the last two keys as well."""
+"""The keys of a row's infos. Gymnasium also uses the last two of them in stacked infos."""
 
 _TRUNCATED, _ROWS = "truncated", "rows"
 

@@ -327,7 +327,7 @@ def begin_again(
 
 
 def restarted(env: dm_env.Environment) -> dict[str, Any]:
-    """Return the info for the latest step, which is empty unless a restart lost the step."""
+    """Return the latest step's info, which is empty unless the step was lost in a restart."""
     is_lost = isinstance(env, DmEnvAdaptor) and env.interruption is not None
     return {"restarted": True} if is_lost else {}
 
@@ -410,7 +410,7 @@ def action_writer(space: spaces.Space[Any]) -> Callable[[Any], dict[str, Any]]:
 
 
 def action_reader(space: spaces.Space[Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that converts the mappings of `action_writer` into elements of `space`."""
+    """Return the inverse of `action_writer`, which converts mappings into elements of `space`."""
     read = elements.reader(space, "action", as_sampled=True)
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return read

@@ -1,6 +1,6 @@
 """Errors that explain invalid results of `step` and `reset` in Gymnasium environments.
 
-A result of the wrong form cannot be unpacked anyway, so valid steps need no extra check.
+Unpacking a result of the wrong form fails anyway, so valid steps need no extra check.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EXPECTED = {
 }
 
 _NUMBERS = (float, int, np.floating, np.bool_)
-"""Types that are always valid rewards; not np.integer, which includes np.timedelta64."""
+"""Types whose values are always valid rewards, unlike np.integer, which includes np.timedelta64."""
 
 _OLD = (
     "gym before 0.26 has this interface: change the environment, or wrap it with the package shimmy"

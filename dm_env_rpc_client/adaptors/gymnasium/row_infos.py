@@ -1,4 +1,4 @@
-"""The infos of a batch's rows, which the server collects for the answer that they share."""
+"""The infos of a batch's rows, which the server collects to send them in one answer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StackedInfos(Infos):
         self._infos.append((index, said))
 
     def final(self, observation: Any, info: Any) -> Any:
-        """Return the argument for `put_final`.
+        """Prepare an episode's last observation and info for `put_final`.
 
         Args:
           observation: the last observation of an episode, as clients receive it.
@@ -182,7 +182,7 @@ class OwnInfos(Infos):
             self._errors[index] = error
 
     def final(self, observation: Any, info: Any) -> Any:
-        """Return the argument for `put_final`."""
+        """Prepare an episode's last observation and info for `put_final`."""
         try:
             own = _jsonable(info or {})
         except Exception as error:

@@ -7,11 +7,11 @@ encoded as in `value_json`. A bound that all elements share is encoded as a sing
     {"type": "Box", ..., "low": 0, "high": 127, "bounded_above": false}
     {"type": "Dict", "spaces": [["x", {"type": "Discrete", "n": 3, "start": 0, "dtype": "int64"}]]}
 
-The module `bridges.gym_socket.space_json` implements the JSON of gym-socket-api, which has fewer
-types of spaces, no dtypes and no infinite bounds.
+The module `bridges.gym_socket.space_json` implements the JSON format of gym-socket-api, which
+supports fewer types of spaces and neither dtypes nor infinite bounds.
 
-Integers have no infinity. An unbounded Box of integers therefore has the bounds of its dtype. Its
-masks `bounded_below` and `bounded_above` change how the Box samples.
+Because integers have no infinity, an unbounded Box of integers has the bounds of its dtype. The
+masks `bounded_below` and `bounded_above` of a Box change how it samples.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TEXT_LENGTH = 4096
 _CHARACTERS = string.printable
 
 _SIDES = ("bounded_below", "bounded_above")
-"""The attributes, and JSON keys, of the bool masks that mark the bounded elements of a Box."""
+"""The names, as attributes and JSON keys, of the masks that mark a Box's bounded elements."""
 
 
 def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, 
 
 
 def of_gymnasium(space: Any) -> spaces.Space[Any]:
-    """Return a space, or the one that is equal to it if it is of the older package gym."""
+    """Return a space, converted to Gymnasium if it is from the older package gym."""
     found = _from_gym(space)
     return space if found is None else found
 
@@ -96,7 +96,7 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
         count = _count(value)
         if count > DEFAULT.specs:
             raise ValueError(
-                f"it describes {count} spaces, but at most {DEFAULT.specs} are allowed"
+                f"the value describes {count} spaces, but at most {DEFAULT.specs} are allowed"
             )
         room = room or Room()
         with room.element():
@@ -127,7 +127,7 @@ def _from_gym(space: Any) -> spaces.Space[Any] | None:
 
 
 def _is_own(space: spaces.Space[Any]) -> bool:
-    """Whether a space has one of this package's types, which differ only in how they sample."""
+    """Whether a space's type is one of this package's variants, which differ only in sampling."""
     return type(space).__module__.startswith("dm_env_rpc_client.")
 
 

@@ -10,9 +10,9 @@
 | variable length along the first axis | Sequence |
 | dict; list or tuple | Dict; Tuple |
 
-A Discrete has dtype int64 and a MultiBinary int8, as everywhere in Gymnasium. Every other value
-keeps its dtype. Actions are cast to the dtype of their spec, and a cast that would change a value
-is an error.
+A Discrete has dtype int64 and a MultiBinary int8, as everywhere in Gymnasium. All other values
+keep the dtype of their spec. Actions are cast to the dtype of their spec, and a cast that would
+change a value is an error.
 
 A few bytes from a peer can describe a Box of any size, for which Gymnasium allocates four arrays
 of bounds with the shape of the Box. In this module, the bounds are views of a single element if
@@ -39,7 +39,7 @@ from dm_env_rpc_client.tensors.specs import bounds_of
 
 _ARRAY_BYTES = 1 << 20
 """The maximum number of bytes for the bound arrays of all spaces in one description. For a batch of
-N rows, the arrays take N times as many."""
+N rows, the arrays take N times as many bytes."""
 
 _EXPANDED_BYTES = 16 << 20
 """The maximum number of bytes that a description's spaces may take beyond the size of the
@@ -100,16 +100,16 @@ class Room:
         return fits
 
     def expand(self, size: int) -> None:
-        """Reserve `size` bytes beyond the description's own, or raise ValueError if too many."""
+        """Reserve `size` bytes beyond the description's own, or raise ValueError if over budget."""
         self._expanded_bytes -= size
         if self._expanded_bytes < 0:
             raise ValueError(
-                f"its spaces would take {size} bytes beyond the size of their description, more "
-                f"than remain of the {_EXPANDED_BYTES} bytes allowed"
+                f"its spaces would take {size} bytes beyond the size of their description, which "
+                f"is more than remains of the {_EXPANDED_BYTES} bytes allowed"
             )
 
     def take_characters(self, count: int) -> None:
-        """Reserve memory for `count` characters of a Text, or raise ValueError if none is left."""
+        """Reserve memory for `count` characters of a Text, or raise ValueError if over budget."""
         self.expand(count * _CHARACTER_BYTES)
 
 
@@ -256,7 +256,7 @@ iterate.register(WideMultiBinary, iterate.dispatch(spaces.MultiBinary))
 
 
 _TEXT_LENGTH = 64
-"""The length, in characters, of the longest sample. Other strings can be longer."""
+"""The length, in characters, of the longest sample. Longer strings are valid but never sampled."""
 
 _INT64_MAX = 2**63 - 1
 

@@ -121,7 +121,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add the properties with which clients call or set the allowed names; see `serve`."""
+        """Add the properties for the methods and attributes that clients may use; see `serve`."""
         callee = OfEach(1, lambda _, function, *given: function(self.gymnasium, *given))
         self._calls.offer(properties, callee, callable_names, settable_names, 1)
         kinds_of(properties, self.gymnasium, callable_names)
@@ -230,7 +230,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         return spec
 
     def sample_action(self) -> Any:
-        """Return an action sampled by the environment's own action space."""
+        """Return an action sampled from the environment's own action space."""
         sample = self.gymnasium.action_space.sample()
         return elements.to_structure(self.action_space, sample, "action")
 

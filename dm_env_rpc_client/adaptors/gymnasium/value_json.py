@@ -1,12 +1,12 @@
 """Type-preserving JSON for the values of Gymnasium environments. Needs `gymnasium`.
 
 The values are infos, the options of a reset, and elements of spaces that cannot be sent as arrays,
-such as Graph. Values of JSON's own types are written directly. Any other value is an object whose
-key `$` specifies the kind of the value:
+such as Graph. Values of JSON's own types are written directly. Any other value is written as an
+object whose key `$` specifies the kind of the value:
 
 | value | `$` | further keys |
 | --- | --- | --- |
-| NaN, infinities | `float` | `value`: "nan", "inf" or "-inf" |
+| NaN, infinities | `float` | `value`, which is "nan", "inf" or "-inf" |
 | NumPy scalar | `scalar` | `dtype`, such as "float64", and `value` |
 | array of numbers | `array` | `dtype`, `shape` and `base64`: the elements, little-endian |
 | complex, date, time span, NumPy bytes | `array` | their numbers; `as`: their dtype |
@@ -52,7 +52,8 @@ VERSION = 1
 """The version of the format of environment descriptions."""
 
 INFO_LEVELS = 7
-"""How many levels of a nested info are transferred. An object around the info adds one level."""
+"""The number of levels of a nested info that are transferred. An object around the info adds one
+level."""
 
 KIND = "$"
 
@@ -82,7 +83,7 @@ _SCALARS: dict[type, dict[str, str]] = {
     for dtype in map(np.dtype, np.typecodes["All"])
     if dtype.kind in "biuf" and dtype.itemsize <= 8
 }
-"""For each type of NumPy scalar of at most eight bytes, its JSON object without the value."""
+"""For each NumPy scalar type of at most eight bytes, the JSON object without its value."""
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
 
@@ -93,8 +94,8 @@ _PADDING = 64
 """The number of padding characters that are allowed in any array of strings."""
 
 _MAX_LEVELS = INFO_LEVELS + 1
-"""The maximum depth of a nested value. Each of its levels takes up to three of the 32 levels that
-are allowed in JSON."""
+"""The maximum depth of a nested value. Each level of a value takes up to three of the 32 levels
+that are allowed in JSON."""
 
 
 def encode(value: Any, is_exact: bool = False) -> str:

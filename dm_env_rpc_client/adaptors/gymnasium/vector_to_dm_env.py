@@ -1,4 +1,4 @@
-"""Conversion of Gymnasium vector environments to dm_env environments with a row per environment.
+"""Converts Gymnasium vector environments to dm_env environments with one row per environment.
 
 Observations, settings and properties have the same names as in every batched world; see the guide
 "Serve a batch". Clients that support Gymnasium also use the property `gymnasium.vector` and the
@@ -50,8 +50,8 @@ _NEXT_STEP_PACKAGES = {"envpool", "ale_py"}
 """Packages whose vector environments use NEXT_STEP without declaring an autoreset mode."""
 
 _LARGE_BYTES = 4096
-"""Large infos are offered as bytes if the observations of all rows take at least this many bytes in
-total."""
+"""The minimum total size, in bytes, of all rows' observations for which large infos are offered as
+bytes."""
 
 _FIRST, _MID, _LAST = (np.uint8(kind) for kind in dm_env.StepType)
 
@@ -171,7 +171,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def offer_calls(
         self, properties: Properties, callable_names: Sequence[str], settable_names: Sequence[str]
     ) -> None:
-        """Add the properties with which clients call or set the allowed names; see `serve`."""
+        """Add the properties for the methods and attributes that clients may use; see `serve`."""
         callee = OfVector(self._environment)
         self._calls.offer(properties, callee, callable_names, settable_names, self.num_envs)
 
@@ -294,7 +294,7 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         return batched(super().discount_spec(), self.num_envs)
 
     def sample_action(self) -> Any:
-        """Return actions sampled by the environment's own action space."""
+        """Return actions sampled from the environment's own action space."""
         space = getattr(self._environment, "single_action_space", self._action_space)
         samples = [space.sample() for _ in range(self.num_envs)]
         out: Any = create_empty_array(space, self.num_envs)

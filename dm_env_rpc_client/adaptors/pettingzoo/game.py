@@ -104,8 +104,8 @@ class PettingZooGame(Game):
     def __init__(self, env: ParallelEnv):
         if not getattr(env, "possible_agents", None):
             raise SpecError(
-                f"{type(env).__name__} has no possible_agents, so the agents that may join are "
-                "unknown"
+                f"{type(env).__name__} has no possible_agents, so it is unknown which agents "
+                "can join"
             )
         self._env = env
         text = describe(env)

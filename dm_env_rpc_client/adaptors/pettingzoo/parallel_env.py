@@ -445,7 +445,7 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     def _turn(
         self, timesteps: dict[Hashable, dm_env.TimeStep], unless_told: Collection[Hashable]
     ) -> Turn:
-        """Wait for the pending agents that the server lists; without a list, for `unless_told`."""
+        """Wait for the pending agents in the server's list, or in `unless_told` without one."""
         present = unless_told
         for agent, timestep in timesteps.items():
             told = self._seats[agent].extras(timestep).present

@@ -1,4 +1,4 @@
-"""The agents in a remote world, as PettingZoo requires them; see `parallel_env.py`."""
+"""The agents in a remote world, in the form that PettingZoo requires; see `parallel_env.py`."""
 
 from __future__ import annotations
 

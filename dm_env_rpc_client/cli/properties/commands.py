@@ -230,7 +230,7 @@ class _Entry(NamedTuple):
 def _walk(
     properties: PropertyAccess, key: str, depth: int | None
 ) -> Iterator[tuple[str, PropertySpec]]:
-    """Yield each property once, before its children: its parent's key and its spec."""
+    """Yield the parent's key and the spec of each property, once and before its children."""
     seen = {key}
     levels = [(key, iter(properties.list(key)))]
     while levels:

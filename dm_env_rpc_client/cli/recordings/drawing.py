@@ -39,7 +39,7 @@ def _segment(upper: Iterable[int], lower: Iterable[int]) -> Segment:
 
 
 def _fit(picture: npt.NDArray[np.uint8], width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Return the picture scaled to at most this size in pixels, with an even number of rows."""
+    """Return the picture scaled to fit `width` x `height` pixels, with an even number of rows."""
     rows, columns = picture.shape[:2]
     larger = min(width // columns, height // rows)
     if larger > 1:

@@ -30,7 +30,7 @@ _ECHOED = len("^C") + 1
 
 _SERVER = "dm_env_rpc_client.server"
 _SERVING = f"{_SERVER}.serving"
-"""The logger that reports the listening address; silenced because the command prints it."""
+"""The logger of the listening address, silenced because the command itself prints the address."""
 
 _LOGGERS = (_SERVER, "dm_env_rpc_client.bridges.gym_socket")
 

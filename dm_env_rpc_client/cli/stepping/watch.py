@@ -19,7 +19,7 @@ CUT_OFF = "cut off"
 """The "ended" value of an episode that was stopped at the step limit."""
 
 _PATIENCE_SECONDS = 1.0
-"""How many seconds a step must be pending before the client asks the server about it."""
+"""The seconds that a step must be pending before the client asks the server about it."""
 
 _BETWEEN_SECONDS = 0.3
 _CONNECT_SECONDS = 2.0

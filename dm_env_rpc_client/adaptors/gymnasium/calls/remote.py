@@ -220,7 +220,7 @@ def _allowed(properties: PropertiesExtension, parent: str) -> list[str]:
 def _parts(
     worlds: AnyWorlds, rows: Sequence[int]
 ) -> Iterator[tuple[PropertiesExtension, list[int], list[int] | None]]:
-    """Yield the properties, the selected rows and their positions in the world, for each world.
+    """Yield each world's properties, its selected rows and their positions in the world.
 
     The positions are None if all rows of the world are selected.
     """

@@ -21,7 +21,7 @@ from dm_env_rpc_client.system.foreign_environments import row_count
 
 
 class Callee(Protocol):
-    """The environments in a world's rows, whose methods and attributes clients use."""
+    """The environments in a world's rows, whose methods and attributes clients can use."""
 
     def call(
         self, name: str, rows: Sequence[int] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -101,7 +101,7 @@ def _call(
 
 @dataclasses.dataclass(frozen=True)
 class OfVector(Callee):
-    """The rows of a vector environment, whose methods are called for all rows together.
+    """The rows of a vector environment, which calls a method for all rows together.
 
     If the environment has no method `call`, as in EnvPool, its own method is called, which returns
     one value per row, or one value for all rows.
