@@ -122,7 +122,7 @@ class AsyncConnection(BaseConnection):
         interpret: Callable[[Any], Any] | None = None,
         timeout: float | None = None,
     ) -> Pending:
-        """Send a request, waiting only while the limit for pending requests is reached.
+        """Send a request, waiting first if too many requests are pending.
 
         Args:
           request: as for `send`, or already encoded.
@@ -202,7 +202,7 @@ class AsyncConnection(BaseConnection):
 
 @takes(ConnectOptions)
 async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> AsyncConnection:
-    """Open an AsyncConnection to the server at an address; raises the same errors as `connect`."""
+    """Open an AsyncConnection to the server at an address; see `connect` for the errors."""
     check_keywords(connect_async, connecting)
     options = ConnectOptions(**connecting)
     return await open_connection_async(options.endpoint(address), options)
@@ -229,7 +229,7 @@ async def create_secure_async_channel_and_connect(
     *,
     timeout: float | None = None,
 ) -> AsyncConnection:
-    """Connect over a secure channel; the signature is that of the reference package's function.
+    """Connect over a secure channel; the reference package's function has the same signature.
 
     Arguments and errors are the same. Unlike the reference's connection, this one is closed with
     `await connection.close()` or `async with`.

@@ -38,8 +38,8 @@ _LOOK_SECONDS = 1.0
 """The interval, in seconds, between checks for a silent server while an answer is awaited."""
 
 _AGAIN_SECONDS = 0.01
-"""The interval, in seconds, at which a stream is polled while there is no event to wait for, for
-example because a recorder has fallen behind."""
+"""The polling interval, in seconds, while a stream has no event to wait for, for instance because
+a recorder has fallen behind."""
 
 
 class AsyncPipeline:
@@ -80,14 +80,14 @@ class AsyncPipeline:
         return len(self._pipeline)
 
     def begin(self) -> None:
-        """Start reading. Call this from within the event loop."""
+        """Start reading. Call this method from within the event loop."""
         if self._loop is None and not self._is_closed:
             self._loop = asyncio.get_running_loop()
             # The descriptor does not show bytes that were received with the greeting.
             self._soon = self._loop.call_soon(self._on_ready)
 
     async def start(self, pending: Pending, timeout: float | None) -> None:
-        """Send a request, waiting only while the limit for pending requests is reached.
+        """Send a request, waiting first if too many requests are pending.
 
         Args:
           pending: the request.
@@ -286,7 +286,7 @@ class AsyncPipeline:
             self._on_ready()
 
     def _ended(self, error: DmEnvRpcClientError) -> None:
-        """After an error, continue the stream if possible; otherwise poison the pipeline."""
+        """Continue the stream on another connection after an error, or poison the pipeline."""
         self._watch(0)
         again = self._stream.opening_again()
         if self._over is not None:

@@ -25,7 +25,10 @@ class DefaultSeconds(float):
 
 
 CONNECT_SECONDS = DefaultSeconds(10.0)
-"""The default time limit for connecting, in seconds. A launched server gets more time."""
+"""The default time limit, in seconds, for connecting to a server that is already running.
+
+A server launched by this process gets more time.
+"""
 
 
 class LaunchedKeywords(ReachKeywords, total=False):
@@ -103,7 +106,7 @@ class ConnectOptions(ReachOptions):
 
 
 def check_limits(limits: Limits | None) -> None:
-    """Raise SpecError unless `limits` is a Limits, or None for the defaults."""
+    """Raise SpecError unless `limits` is a Limits or is None, which selects the defaults."""
     arguments.instance("limits", limits, Limits, "a Limits", none="None for the defaults")
 
 

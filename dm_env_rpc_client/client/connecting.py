@@ -128,7 +128,7 @@ def create_secure_channel_and_connect(
     timeout: float | None = None,
     metadata: Metadata | None = None,
 ) -> Connection:
-    """Connect over a secure channel; the signature is that of the reference package's function.
+    """Connect over a secure channel; the reference package's function has the same signature.
 
     Args:
       server_address: `host:port`, `unix:path` or another gRPC target.

@@ -2,13 +2,13 @@
 
 A connection has no reader thread. One of the waiting threads leads: it reads each answer and
 matches it with its request. Once the leading thread has its own answer, it wakes a sleeping
-thread, which then leads. So if only one thread uses the connection, it reads its own answers, and
-nothing is handed over between threads. A thread that calls `result()` on a future takes part in
-the same way. For futures that are awaited in any other way, a separate thread (`futures.py`) reads
-while no other thread does.
+thread, which then leads. If only one thread uses the connection, it reads its own answers, and
+nothing is handed over between threads. A thread that calls `result()` on a future takes its turn
+at reading like any other waiting thread. For futures that are awaited in any other way, a separate
+thread (`futures.py`) reads while no other thread does.
 
 The locks of a connection are plain `threading.Lock`s, used in `with` statements. Unlike a
-Condition and everything built on one, they cannot be left locked by a KeyboardInterrupt. An
+Condition and everything built on one, a plain lock is never left locked by a KeyboardInterrupt. An
 interrupt between writing a request and receiving its outcome poisons the connection.
 """
 
@@ -67,8 +67,8 @@ Reopen: TypeAlias = "Callable[[float | None], Connection]"
 EndUnclosed: TypeAlias = "Callable[[Connection | None, Remains, Reopen], None]"
 """A function that ends an unclosed connection.
 
-After the connection has been garbage-collected, the function is called with None, in any thread.
-At interpreter exit, it is called with the connection. The function must not refer to the
+After the connection has been garbage-collected, the function is called with None, in an arbitrary
+thread. At interpreter exit, it is called with the connection. The function must not refer to the
 connection.
 """
 
@@ -224,7 +224,7 @@ class Connection(BaseConnection):
         return pending
 
     def _has_sent(self, request: envelopes.Request, timeout: float | None = None) -> Pending:
-        """Register a request that was sent when the stream was opened, just as `start` would."""
+        """Register a request sent when the stream was opened, as if `start` had sent it."""
         pending = self._pending(request, None, timeout)
         self._pipeline.push((pending,))
         return pending
@@ -478,7 +478,7 @@ class Connection(BaseConnection):
     # The threads that share the connection.
 
     def _send(self, *pendings: Pending) -> None:
-        """Write requests together, blocking while the limit for pending requests is reached.
+        """Write requests together, blocking while too many requests are pending.
 
         Raises:
           ConnectionClosedError, ConnectionLostError: the stream is unusable.

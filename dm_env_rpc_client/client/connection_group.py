@@ -37,7 +37,7 @@ class ConnectionGroup:
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
     def open(self) -> Connection:
-        """Open another connection, in any thread; raises the same errors as `connect`."""
+        """Open another connection, in any thread; see `connect` for the errors."""
         return self.open_with(None)[0]
 
     def open_with(

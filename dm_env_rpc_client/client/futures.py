@@ -1,4 +1,4 @@
-"""Futures for requests, which can read answers themselves, and a thread that completes them."""
+"""Request futures that can read answers themselves, and a thread that completes futures."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
 
 
 class FuturesThread:
-    """The daemon thread that completes futures for which no other thread reads.
+    """The daemon thread that completes futures for which no other thread is reading.
 
     It also calls their callbacks. It reads while no other thread reads or waits. It starts on
     demand and ends after a second without work.

@@ -1,4 +1,4 @@
-"""Adds to lost-connection errors how the server ended, if this process launched it."""
+"""Lost-connection errors that say how the server ended, if this process launched it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _servers: weakref.WeakValueDictionary[str, WatchedServer] = weakref.WeakValueDic
 
 
 def watch(address: str, server: WatchedServer) -> None:
-    """Make lost-connection errors for an address report how the server there ended."""
+    """Make lost-connection errors for an address report how its server ended."""
     _servers[address] = server
 
 

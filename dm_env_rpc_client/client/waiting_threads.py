@@ -1,4 +1,4 @@
-"""Wakes each sleeping thread of a connection when its answer or its turn to read comes."""
+"""Wakes each sleeping thread of a connection when its answer arrives or its turn to read comes."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ Extensions: TypeAlias = Mapping[str, Any] | Callable[[_Connection], Mapping[str,
 
 AHEAD = 64
 """The default maximum number of pending steps in `rollout`. If a caller closes the generator
-early, up to this many more steps have been taken but not read."""
+early, up to this many steps have been taken whose results the caller never read."""
 
 UNROLL_AHEAD = MAX_REQUESTS_IN_FLIGHT
 """The default maximum number of pending steps in `unroll`, which returns all of its steps. With
@@ -166,7 +166,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     _site: Site[Any] | None = None
     _after: Callable[[dm_env.TimeStep], dm_env.TimeStep] | None = None
     """A function that records or converts each TimeStep, or None if neither is needed. In most
-    environments, it is None, which costs each step only one extra comparison."""
+    environments, the value is None, which costs each step only one extra comparison."""
 
     def __init__(
         self,
@@ -455,7 +455,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         return timestep if hook is None else hook(timestep)
 
     def _most_ahead(self, ahead: int) -> int:
-        """Return the maximum number of pending steps: `ahead`, or fewer if answers are large."""
+        """Return the maximum number of pending steps, below `ahead` if answers are large."""
         # Unread answers stay in memory; at least one step must be possible.
         return max(1, min(ahead, AHEAD_BYTES // max(1, self._codec.answer_bytes)))
 

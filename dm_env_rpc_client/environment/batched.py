@@ -95,8 +95,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         self._kind = array_kinds.named(arrays, device)
         if not copy and self._kind.library != "numpy":
             raise SpecError(
-                f"copy=False cannot be used with {arrays} arrays, because they might share the "
-                "memory that it overwrites; use copy=True"
+                f"copy=False cannot be used with {arrays} arrays, because they might share "
+                "memory that the next step overwrites; use copy=True"
             )
         self._nested_tensors = arguments.flag("nested_tensors", nested_tensors)
         self._unwrap_single = arguments.flag("unwrap_single", unwrap_single)

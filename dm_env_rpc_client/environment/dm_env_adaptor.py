@@ -1,13 +1,13 @@
 """The adaptor that presents a joined connection as a dm_env.Environment.
 
 The performance-critical path is `step`, which encodes the action; the connection then sends it and
-waits for the answer. To step several environments, pools call `step` in parts: first
+waits for the answer. To step several environments, pools split `step` into parts: first
 `_prepare_step` for all environments, then `_start_step` for all, then `_finish_step` for all.
 `rollout` and `unroll` keep several steps in flight. Exchanges send all other requests; see
 `joined_adaptor.py`.
 
-If an interrupt causes an answer to be lost, the connection becomes unusable. Therefore, no later
-step can follow a step whose result was never seen.
+If an interrupt causes an answer to be lost, the connection becomes unusable, so that no step
+can follow a step whose result was never seen.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Exchanges: sequences of requests that are written once for both threads and asyncio.
 
 An exchange is a generator that yields each call that it has to wait for. A driver makes the call:
-`drive` blocks until the result arrives, and `adrive` awaits the result. The driver then sends
-the result to the generator, or throws the error that ended the wait into the generator. Steps do
-not use exchanges, because steps are too frequent.
+the driver `drive` blocks until the result arrives, and `adrive` awaits the result. The driver then
+sends the result to the generator, or throws the error that ended the wait into the generator.
+Steps do not use exchanges, because they are so frequent that the overhead would be too high.
 
 The kind of error determines what an exchange is allowed to do next. After an `Exception`, an
 exchange may yield clean-up requests, each with a timeout, but not over a connection that the error
-has made unusable. Any other error is an interrupt: KeyboardInterrupt, CancelledError or
-GeneratorExit. (Python raises GeneratorExit in the generator if the interrupt occurs between two
-waits.) After an interrupt, the exchange waits for nothing more: it makes the connection unusable,
+has made unusable. Any other error (KeyboardInterrupt, CancelledError or GeneratorExit) is an
+interrupt. Python raises GeneratorExit in the generator if the interrupt occurs between two
+waits. After an interrupt, the exchange waits for nothing more: it makes the connection unusable,
 releases everything with plain, non-blocking calls, and yields nothing.
 """
 

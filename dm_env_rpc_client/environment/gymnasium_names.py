@@ -45,7 +45,7 @@ class DmEnvNames:
 
 
 class _Missing:
-    """A descriptor for a missing attribute. Instance attributes take precedence over it."""
+    """A descriptor for a missing attribute, over which instance attributes take precedence."""
 
     def __init__(self, name: str, meant: str):
         self._name = name

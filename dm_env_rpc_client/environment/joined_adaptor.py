@@ -55,7 +55,7 @@ class StartedReset(NamedTuple):
 
 
 class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
-    """The adaptors' base class for all but the steps. `DmEnvAdaptor` documents the arguments."""
+    """The base class of adaptors, without the steps. `DmEnvAdaptor` documents the arguments."""
 
     _connection: Kind | None
     _assigned: Kind | None = None
@@ -92,7 +92,7 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         )
 
     def _prepare(self) -> None:
-        """Create the objects that only this adaptor, for threads or for asyncio, needs."""
+        """Create the objects that differ between the adaptors for threads and for asyncio."""
         raise NotImplementedError
 
     @property

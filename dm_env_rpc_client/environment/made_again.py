@@ -26,8 +26,8 @@ _Made = TypeVar("_Made", bound="MadeByArguments")
 _SECRET = ("token", "metadata")
 
 _MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
-"""The maximum nesting depth of arguments. It allows for nested names, whose values are arrays, in
-a list of settings with one entry per row."""
+"""The maximum nesting depth of arguments, enough for a list of settings with one entry per row,
+in which names are nested and values are arrays."""
 
 
 class Making(NamedTuple):
@@ -73,7 +73,7 @@ class Making(NamedTuple):
 
 
 class MadeAgain:
-    """Base class of environments that are copied and pickled by making them again.
+    """The base class of environments that are copied and pickled by making them again.
 
     `_making` makes them; None for an environment that cannot be made again.
     """

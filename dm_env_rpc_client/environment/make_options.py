@@ -111,7 +111,7 @@ class VectorKeywords(BatchKeywords, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class AdaptOptions:
-    """Options for adaptors: the class, and its arguments except the connection and the specs.
+    """Options for adaptors: the class and its arguments, except for the connection and specs.
 
     All arguments are kept as passed, since a subclass can accept other arguments than
     `DmEnvAdaptor`.

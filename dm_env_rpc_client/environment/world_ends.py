@@ -1,6 +1,6 @@
-"""Functions that leave and destroy worlds: on `close`, on failure, or if `close` is not called.
+"""Functions that leave and destroy worlds, whether or not `close` is called.
 
-Python can free an environment in any thread, in the middle of any code, which may hold a lock.
+Python can free an environment in any thread, in the middle of any code, even while a lock is held.
 For this reason, a separate thread communicates with the server, and the interpreter waits for this
 thread at exit. Environments that still exist at exit are closed one after the other.
 

@@ -248,8 +248,8 @@ def make(
 
 Connect: TypeAlias = Callable[[dm_env_rpc_pb2.CreateWorldRequest], Any]
 """The type of a function that opens a connection with a first request. The function returns the
-connection and the argument to pass to its `wait`, or None in place of this argument if the request
-has not been sent yet."""
+connection and the argument for the connection's `wait`, which is None if the request has not been
+sent yet."""
 
 
 def make_on(

@@ -1,8 +1,8 @@
 """A reader of MCAP records that does not trust their stated sizes.
 
-`mcap.records` parses records. The readers in `mcap` allocate any size that a length field or the
-compressed data state, and they accept a truncated record as complete. This module compares every
-size with the available bytes and the limits before allocating memory. The stated length of a
+`mcap.records` parses records. The readers in `mcap` allocate as much memory as a length field or
+the compressed data demand, and they accept a truncated record as complete. This module compares
+every size with the available bytes and the limits before allocating memory. The stated length of a
 record must match that of its fields, even if the record is truncated, so a corrupted length is not
 mistaken for truncation. This module parses the messages in chunks itself, because `mcap` takes
 several microseconds per message.
@@ -71,7 +71,7 @@ class FileBudget:
         """Raise RecordingError if a chunk, a message or another record is too large."""
         most = self._most_bytes[kind]
         if size > most:
-            raise self._error(f"it has a {kind} of {size} bytes; at most {most} are allowed", kind)
+            raise self._error(f"a {kind} has {size} bytes; at most {most} are allowed", kind)
 
     def take_record(self) -> None:
         """Count a record, or raise RecordingError if the file has too many for its size."""
@@ -87,7 +87,7 @@ class FileBudget:
         self._left -= size
         if self._left < 0:
             raise self._error(
-                f"its retained contents take more than {self._most_held} bytes; read the "
+                f"the retained contents take more than {self._most_held} bytes; read the "
                 "episodes one by one, or raise the limit",
                 "chunk",
             )

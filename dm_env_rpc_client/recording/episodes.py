@@ -318,7 +318,7 @@ class _Agent:
         return self._end()
 
     def _set_specs(self, found: Any) -> list[Episode]:
-        """Adopt the specs `found` (may be None), and return the episodes that a change ends."""
+        """Adopt the specs in `found`, or None, and return the episodes that a change ends."""
         if found is not None and found == self._found:
             return []
         ended = self._leave()

@@ -6,10 +6,10 @@ message, during which steps wait, whereas this module takes 0.7.
 
 Each chunk is written as soon as it ends, and written bytes never change. If the process is killed,
 the file is therefore readable up to its last complete chunk. The end of the file, with the index,
-is written once no connection is being recorded. A later connection removes this end again,
-provided that the path still refers to the finished file. A renamed, replaced or changed file may
-belong to another program and is left alone. The checksums at the end of the file cover everything
-outside chunks: DataEnd covers the data, and the footer covers the summary.
+is written once no connection is being recorded. A later connection removes the end of the
+file again, provided that the path still refers to the finished file. A renamed, replaced or
+changed file may belong to another program and is left alone. The checksums at the end of the file
+cover everything outside chunks: DataEnd covers the data, and the footer covers the summary.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROFILE = "dm_env_rpc"
 """The profile in the header of a recording."""
 
 REQUESTS, ANSWERS = "requests", "answers"
-"""The last part of channel names such as "/connection-1/requests" and "/connection-1/answers"."""
+"""The last parts of channel names such as "/connection-1/requests" and "/connection-1/answers"."""
 
 ENVELOPES: Mapping[str, type[Message]] = {
     REQUESTS: EnvironmentRequest,
@@ -234,7 +234,7 @@ class Container:
 
 
 class _Output:
-    """An unbuffered output file: a forked child could write buffered data a second time.
+    """An unbuffered output file, because a forked child could write buffered data twice.
 
     Args:
       path: the path of the file, which must not exist.

@@ -2,9 +2,9 @@
 
 An unfinished file is read up to its first incomplete record. The end of a finished file states the
 numbers of chunks and messages, the schemas and channels, and the checksums of the data and of the
-summary. All of these must match the contents, except for checksums of 0, which earlier versions
-and most other programs write. The messages of a connection are numbered, and each chunk is
-followed by its index, so a missing chunk is detected even in an unfinished file.
+summary. The reader requires all these values to match the contents, except for checksums of 0,
+which earlier versions and most other programs write. The messages of a connection are numbered,
+and each chunk is followed by its index, so a missing chunk is detected even in an unfinished file.
 """
 
 from __future__ import annotations
@@ -292,8 +292,8 @@ class _Contents:
             counts and counts != +self._messages
         ):
             raise Damage(
-                f"it should have {found.message_count} messages in {found.chunk_count} chunks, "
-                f"but {read} messages in {self.chunks} chunks were read"
+                f"the file should have {found.message_count} messages in {found.chunk_count} "
+                f"chunks, but {read} messages in {self.chunks} chunks were read"
             )
 
     def is_known(self, record: records.Schema | records.Channel) -> bool:

@@ -3,10 +3,10 @@
 A pipeline uses a recorded stream like any other stream. None of this code runs unless the argument
 `record` is passed.
 
-The thread that sends or receives a message adds it to a queue together with the time. This takes
-about a microsecond. The writer thread drains the queue every 10 ms. It hands a chunk to the
+The thread that sends or receives a message adds the message and the time to a queue, which takes
+about a microsecond. The writer thread drains the queue every 10 ms, and hands a chunk to the
 operating system when the chunk is full, or after 100 ms. No message is dropped: if the disk falls
-behind by 64 MiB, sending and receiving wait for the disk. They fail if the disk accepts nothing
+behind by 64 MiB, sending and receiving wait for the disk, and fail if the disk accepts nothing
 for a minute. If writing fails, for instance because the disk is full, the recorded connections
 fail with a RecordingError, since a recording with a gap would look complete.
 """
@@ -558,7 +558,7 @@ class RecordedStream(_Recorded):
 
     @property
     def exchange(self) -> Exchange | None:
-        """The `exchange` of the underlying stream, with recording; None if the stream has none."""
+        """The underlying stream's `exchange`, with recording, or None if the stream has none."""
         return None if self._stream.exchange is None else self._exchange
 
     def _exchange(

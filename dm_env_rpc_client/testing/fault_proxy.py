@@ -158,7 +158,7 @@ class FaultProxy:
         self._call(hold)
 
     def resume(self) -> None:
-        """Stop blocking traffic, and deliver what was sent in the meantime without loss."""
+        """Stop blocking traffic, and deliver everything that was sent in the meantime."""
 
         async def release() -> None:
             for passable in self._passable.values():
@@ -359,7 +359,7 @@ class FaultProxy:
         return bytes(changed)
 
     async def _send(self, flow: _Flow) -> None:
-        """Send data in one direction of a connection until its end or until it is half-closed."""
+        """Send data in one direction of a connection until that direction ends."""
         passable = self._passable[flow.name]
         piece: _Piece = b""
         try:

@@ -1,6 +1,6 @@
 """The pytest plugin, which provides options and fixtures.
 
-If this package is installed, every pytest run loads this file. To keep this fast, the file imports
+If this package is installed, every pytest run loads this file. To load quickly, the file imports
 only pytest and the table of options. Each fixture imports the modules that it uses.
 """
 
@@ -85,7 +85,10 @@ def dm_env_rpc_compliance_options(request: pytest.FixtureRequest) -> Options:
 def dm_env_rpc_address(
     request: pytest.FixtureRequest, dm_env_rpc_compliance_options: Options
 ) -> Iterator[str]:
-    """Return the address of the server under test. Start it if --dm-env-rpc-command is given."""
+    """Return the address of the server under test.
+
+    The server is started if --dm-env-rpc-command is given.
+    """
     from dm_env_rpc_client.environment.server_location import launched
 
     given, command = _option(request, "address"), _option(request, "command")

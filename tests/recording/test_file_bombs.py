@@ -259,5 +259,5 @@ def test_the_limits_say_what_is_too_much(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"contents take more.*Limits\.chunk_bytes"):
         read(path, Limits(chunk_bytes=32 << 20))
     assert len(read(path).episodes[0]) == 64
-    with pytest.raises(RecordingError, match=r"chunk of \d+ bytes.*Limits\.chunk_bytes"):
+    with pytest.raises(RecordingError, match=r"chunk has \d+ bytes.*Limits\.chunk_bytes"):
         list(Scan(path, Limits(chunk_bytes=1 << 20)))

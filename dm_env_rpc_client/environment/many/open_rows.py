@@ -142,15 +142,15 @@ def open_worlds(
 
 
 def _check_rows(num_envs: int, creating: Sequence[Mapping[str, Any]]) -> None:
-    """Raise SpecError if each environment would be a batch, because both numbers are given."""
+    """Raise SpecError if settings contain `num_envs`, since each environment would be a batch."""
     for index, own in enumerate(creating):
         if batches.NUM_ENVS in own:
             raise SpecError(
-                f"create_world_settings of environment {index} have {batches.NUM_ENVS!r} = "
+                f"create_world_settings of environment {index} contain {batches.NUM_ENVS!r} = "
                 f"{arguments.shown(own[batches.NUM_ENVS])}, and the argument num_envs is "
-                f"{num_envs}: each of {num_envs} environments would be a batch. Remove the "
-                "setting; num_envs requests batches by itself if the server makes them, and "
-                "num_batches says how many"
+                f"{num_envs}, so each of the {num_envs} environments would be a batch; remove the "
+                "setting, because num_envs requests batches by itself if the server makes them, "
+                "and num_batches sets their number"
             )
 
 

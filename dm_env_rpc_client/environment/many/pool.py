@@ -4,9 +4,9 @@ All Steps are written before any answer is read, so that the environments work a
 one server or on several. A `Consumer` receives and interprets every TimeStep. MID steps of several
 environments are passed to the `Consumer` together.
 
-The failure of an environment does not affect other environments. The answers of all others are
-read before `EnvironmentsFailedError` is raised, which lists the failed environments and their
-errors.
+The failure of an environment does not affect other environments. After reading the answers of all
+other environments, the pool raises `EnvironmentsFailedError`, which lists the failed environments
+and their errors.
 """
 
 from __future__ import annotations
@@ -232,7 +232,10 @@ class EnvironmentPool:
         return self.finish(actions, consume, failures)
 
     def _step_alone(self, action: Mapping[str, Any], consume: Consumer) -> None:
-        """Step a lone environment without the overhead of a pool (CartPole: 0.88x the time)."""
+        """Step a lone environment without the overhead of a pool.
+
+        A CartPole step takes 0.88 times as long as with the code for several environments.
+        """
         environment = self.environments[0]
         try:
             prepared = environment._prepare_step(action)

@@ -1,4 +1,4 @@
-"""Base class for N environments, and the class that runs each one in its own world.
+"""The base class for N environments, and a subclass that runs each one in its own world.
 
 `BatchWorlds` uses batched worlds, and `StreamWorlds` uses one stream per row. Actions are mappings
 of flat names to arrays [N, ...]. `Rows` stores the TimeSteps.
@@ -131,7 +131,7 @@ class StreamWorlds(RowWorlds):
         self.pool.reset(settings, rows, adopt)
 
     def idle(self, ids: Iterable[int]) -> set[int]:
-        """Return those of the rows `ids` that have no running sequence."""
+        """Return the rows among `ids` that have no running sequence."""
         environments = self.pool.environments
         return {index for index in ids if environments[index].state is not State.RUNNING}
 

@@ -25,7 +25,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def rows_at(indices: list[int]) -> slice | list[int]:
-    """Return `indices` as an array index, or as a slice, which is faster, if consecutive."""
+    """Return `indices` as an array index: a slice, which is faster, if they are consecutive."""
     first, after = indices[0], indices[0] + len(indices)
     if indices[-1] == after - 1 and indices == list(range(first, after)):
         return slice(first, after)
@@ -133,7 +133,7 @@ class Rows:
     """
 
     _keeps = False
-    """Whether rows keep their values until a step fills them, because they may be lent again."""
+    """Whether rows that the next step does not fill keep their values, to be lent again."""
 
     def __init__(self, specs: RowSpecs, count: int, copies: bool = True):
         self.count = count

@@ -15,7 +15,7 @@ they are still in the processor's caches and the next answers are in flight."""
 
 
 class Consumer(Protocol):
-    """An object that stores environments' answers: `Rows`, or a class that splits batches."""
+    """A class, such as `Rows` or one that splits batches, that stores environments' answers."""
 
     def put(self, index: int, timestep: dm_env.TimeStep) -> bool:
         """Store the TimeStep of the environment that has `index` in the pool.

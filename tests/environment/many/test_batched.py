@@ -344,7 +344,7 @@ def test_a_subclass_may_have_steps_of_its_own(echoes: Echoes) -> None:
         ({"join_world_settings": lambda index: None}, "join_world_settings"),
         (
             {"create_world_settings": {"num_envs": 2}},
-            r"environment 0 have 'num_envs' = 2, and the argument num_envs is 2: each .* Remove",
+            r"environment 0 contain 'num_envs' = 2, and the argument num_envs is 2, .* remove",
         ),
         ({"create_world_settings": [{}, {"num_envs": 3}], "num_batches": 0}, "of environment 1"),
     ],
