@@ -16,7 +16,7 @@ def _no_test(trial: Trial) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A check; while it lacks a test function, a decorator that adds one.
+    """A check, which acts as a decorator that adds a test function until it has one.
 
     Attributes:
       document: the protocol document of the clause.

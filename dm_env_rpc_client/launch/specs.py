@@ -33,7 +33,7 @@ def launcher_of(
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> Launcher:
-    """Return a function that starts the server that `given` names, or `given` itself if callable.
+    """Return a function that starts the server specified by `given`, or `given` if it is callable.
 
     Args:
       given: `process:COMMAND` containing `{port}` or `{socket}`, split as in a shell;

@@ -1,4 +1,4 @@
-"""Lookup of the environments that strings specify for `serve`, `dm-env-rpc serve` and `make`.
+"""Looks up the environments that strings specify for `serve`, `dm-env-rpc serve` and `make`.
 
 The server and the command resolve environment strings in the same way, without importing the
 client or the bridges. Functions that create environments are listed here by name. Each is imported
@@ -35,7 +35,7 @@ SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
 
 
 def is_launch(text: str) -> bool:
-    """Whether `text` names a server to launch rather than an address."""
+    """Whether `text` specifies a server to launch rather than an address."""
     return text.startswith((PROCESS, DOCKER, PYTHON, *SOURCES))
 
 

@@ -69,7 +69,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
         except SpecError as error:
             names = ", ".join(repr(spec.name) for spec in group)
             raise _violation(
-                f"{kind} names of which none is the parent of another: {error}", names
+                f"{kind} names, none of which is the parent of another: {error}", names
             ) from None
 
 
