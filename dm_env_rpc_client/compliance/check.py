@@ -16,7 +16,7 @@ def _no_test(trial: Trial) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A check, which acts as a decorator that adds a test function until it has one.
+    """A check; before it has a test function, it serves as a decorator that adds one.
 
     Attributes:
       document: the protocol document of the clause.

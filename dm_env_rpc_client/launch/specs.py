@@ -87,7 +87,7 @@ def _without_thread(text: str) -> tuple[str, bool]:
     if not found:
         return text, False
     if option.split() != ["--thread", "main"]:
-        raise SpecError(f"only --thread main may follow python:{reference}, got {option!r}")
+        raise SpecError(f"only --thread main is allowed after python:{reference}, got {option!r}")
     return reference, True
 
 

@@ -1,11 +1,11 @@
 """A dm_env_rpc server in one file, for CPython 3.6 to 3.14 and NumPy 1.13 or later.
 
-It serves an environment where the package dm-env-rpc-client cannot be installed, such as the conda
+The server runs where the package dm-env-rpc-client cannot be installed, such as in the conda
 environment or container of an old simulator. Copy the file there. Licence: Apache-2.0.
 
-Use it within a trusted machine, container or network. It supports tokens and TLS, rejects
-malformed messages and those that would expand to too much memory, and drops silent clients.
-However, a client that floods the server slows down the other clients.
+Use the server only on a trusted machine, or in a trusted container or network. It supports tokens
+and TLS, rejects malformed messages and those that would expand to too much memory, and drops
+silent clients. However, a client that floods the server slows down the other clients.
 
     python dm_env_rpc_server.py my_module:make_environment --address localhost:50051
 
@@ -14,7 +14,7 @@ or, in a program: `with serve(make_environment, "unix:/tmp/socket") as server: s
 `make_environment` is called for each world, with the client's settings as keyword arguments.
 It returns an environment of any version of gym or Gymnasium, whose spaces, infos and frames become
 properties, or an object with the methods of `dm_env.Environment`. dm_env need not be installed:
-the classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice. An environment may
+the classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice. An environment can
 have an attribute `properties`: {key: getter or (getter, setter)}.
 
 The sections of this file are: protobuf encoding, tensors, specs, nested values, Gymnasium, worlds,
