@@ -16,7 +16,7 @@ def _no_test(trial: Trial) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A check; while it lacks a test function, a decorator that adds one.
+    """A check; before it has a test function, it serves as a decorator that adds one.
 
     Attributes:
       document: the protocol document of the clause.

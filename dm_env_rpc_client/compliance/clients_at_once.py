@@ -111,7 +111,7 @@ def _refusals(trial: Trial, probe: Probe) -> list[tuple[int, str] | None]:
 
 
 def _refusal(trial: Trial, probe: Probe, world_name: str) -> str:
-    """Join a world, and return the reason if the server refuses, or "" if it accepts.
+    """Join a world, and return the server's reason for refusing, or "" if it accepts.
 
     A missing answer counts as a refusal, because some servers answer only after the first client
     has left.

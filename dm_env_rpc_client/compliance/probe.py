@@ -287,7 +287,7 @@ _VALID_ACTIONS = ("actions_at_their_bounds_are_taken", "what_is_requested_is_ret
 _LAST_STEPS = ("the_last_step_returns_observations",)
 
 _RUNNING_WITHIN = 3
-"""The maximum number of valid steps until a sequence must be running."""
+"""The number of valid steps after which a sequence must be running."""
 
 
 def unknown_uid(uids: Iterable[int]) -> int:
@@ -408,7 +408,7 @@ class ProbeAgent:
         return self.took(self.probe.accept(self.request(actions, requested), expected, concerns))
 
     def try_step(self, actions: Actions, refusal: str) -> None:
-        """Take a step that the server may refuse; raise NotOfferedError if it does."""
+        """Take a step that the server is allowed to refuse; raise NotOfferedError if it does."""
         answer = self.probe.ask(self.request(actions))
         if not isinstance(answer, dm_env_rpc_pb2.StepResponse):
             raise NotOfferedError(f"{refusal}: {answer.message}")
@@ -504,7 +504,7 @@ class ProbeAgent:
         self.refuse_step(f"an error for an unknown action, because {why}", self.nonsense())
 
     def reset(self, settings: Mapping[str, Any] | None = None) -> None:
-        """Reset the agent, by default with the settings in the options, and adopt new specs."""
+        """Reset the agent, by default with the settings in the options, and adopt the new specs."""
         packed = pack_settings(self._options.reset_settings if settings is None else settings)
         request = dm_env_rpc_pb2.ResetRequest(settings=packed)
         self.adopt(self.probe.accept(request, "a ResetResponse").specs)

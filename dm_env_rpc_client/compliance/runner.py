@@ -262,7 +262,7 @@ class Suite:
         )
 
     def _died_before(self, check: Check, suspect: Check, fault: str) -> Result:
-        """Skip a check that got no answer, as the server died after the check `suspect` failed.
+        """Skip a check that got no answer because the server died after the check `suspect` failed.
 
         A request of `suspect` was not answered, but afterwards the server still answered on a new
         connection.

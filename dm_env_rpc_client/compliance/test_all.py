@@ -1,7 +1,7 @@
 """Tests for `pytest --pyargs dm_env_rpc_client.compliance`, one for each check.
 
-pytest truncates the summary line of a failed test at the width of the terminal. Therefore, names
-are short, and messages begin with the server's answer.
+Test names are short and messages begin with the server's answer, because pytest truncates the
+summary line of a failed test at the width of the terminal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Suites = dict[str, Suite]
 
 @pytest.fixture(scope="module")
 def suites() -> Suites:
-    """Return a dict of suites, one per address, as `dm_env_rpc_address` can differ by test."""
+    """Return the suites by address, because `dm_env_rpc_address` can differ between tests."""
     return {}
 
 

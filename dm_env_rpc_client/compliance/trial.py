@@ -1,8 +1,8 @@
 """The connections, worlds and agents of one check.
 
 At the end of a check, all its connections, worlds and agents are removed, so that the next check
-finds the server unchanged. Otherwise the next check could not create a world on a server that
-allows only one world.
+finds the server unchanged. If a world remained, the next check could not create one on a server
+that allows only one world.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Trial:
     def rejoin(
         self, probe: Probe, world_name: str
     ) -> tuple[Probe, dm_env_rpc_pb2.JoinWorldResponse]:
-        """Join a world again through `probe`, a replacement or an additional connection.
+        """Join a world again through `probe`, which is a replacement or additional connection.
 
         Raises:
           NotOfferedError: the world cannot be joined again.

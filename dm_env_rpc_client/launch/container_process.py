@@ -112,7 +112,7 @@ def _create(name: str, request: dict[str, Any]) -> None:
 
 
 def _fits_a_line(name: str, value: str) -> bool:
-    """Whether a variable fits the format of an env file: UTF-8 lines, with `#` for comments."""
+    """Whether a variable fits the env file format (UTF-8 lines, with `#` for comments)."""
     is_plain = re.fullmatch(r"[^#\s\udc80-\udcff][^\s\udc80-\udcff]*", name) is not None
     return is_plain and re.search(r"[\n\r\udc80-\udcff]", value) is None
 

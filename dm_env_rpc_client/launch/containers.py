@@ -1,9 +1,10 @@
 """Servers in Docker containers, launched with the `docker` command.
 
 A separate process, `container_process.py`, owns the container: it creates the container, copies
-its output, and removes it when the container or this process ends for any reason. The owning
-process exists before the container, so killing this process at any moment leaves no container
-behind. If the owning process is killed, its guard (`system.children.Guard`) removes the container.
+its output, and removes it when the container or the launching process ends for any reason. The
+owning process exists before the container, so killing the launching process at any moment leaves
+no container behind. If the owning process is killed, its guard (`system.children.Guard`) removes
+the container.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ LOG_BYTES = 64 << 10
 """The maximum size, in bytes, of the output returned by `logs`."""
 
 STOP_SECONDS = 15.0
-"""The time limit, in seconds, for a supervisor or keeper to stop its server, including the
-server's own shutdown."""
+"""The time limit, in seconds, for the supervising process to stop its server, including
+the server's own shutdown."""
 
 _EXIT_SECONDS = 2.0
 _END_SECONDS = 2.0
@@ -80,7 +80,7 @@ class Launch:
 
     @property
     def pid(self) -> int:
-        """The process id of the server's supervisor or keeper, which does not forward signals.
+        """The id of the process that supervises the server; it does not forward signals.
 
         If that process is killed, its guard ends the server.
         """

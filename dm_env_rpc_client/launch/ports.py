@@ -1,7 +1,7 @@
 """Free ports, reserved for commands that take their port as an argument.
 
-A port is chosen before the server listens on it, so another program may bind it in between. Three
-measures make such a conflict rare and harmless:
+A port is chosen before the server listens on it, so another program can bind it in the meantime.
+Three measures make conflicts over ports rare and harmless:
 
 - `Port` holds the port with a bound socket that does not listen. The operating system assigns a
   held port neither to a socket that requests any free port nor to an outgoing connection. A server
@@ -148,7 +148,7 @@ class Port:
         self._socket.close()
 
     def was_taken(self, logs: str) -> bool:
-        """Whether a server may have ended because its port was in use.
+        """Whether a server might have ended because its port was in use.
 
         Args:
           logs: the end of the server's output.

@@ -235,7 +235,7 @@ def _own_modules() -> dict[str, str]:
 
 
 def server_variables(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of a server: `UNBUFFERED`, this process's, and `more`.
+    """Return a server's environment variables, made of `UNBUFFERED`, this process's and `more`.
 
     Args:
       more: variables that extend or override those of this process.
@@ -251,7 +251,7 @@ def other_python(
     timeout: float | None = START_SECONDS,
     thread: str | None = None,
 ) -> list[str]:
-    """Return the command that starts a server in another interpreter; the address must follow.
+    """Return the command that starts a server in another interpreter, up to its address.
 
     Args:
       python: the interpreter.
@@ -282,7 +282,7 @@ def other_python(
 
 
 def _package_server(python: str, thread: str | None) -> list[str]:
-    """Return the command that starts this package's server; source and address must follow."""
+    """Return the command that starts this package's server, up to its source and address."""
     chosen = [] if thread is None else ["--thread", thread]
     return [python, "-m", "dm_env_rpc_client.server", *chosen]
 
@@ -357,7 +357,7 @@ class _Command:
         if self.has(_PORT):
             return f"localhost:{_PORT}"
         raise SpecError(
-            f"the command {shlex.join(self.argv)!r} does not say where to listen: use "
+            f"the command {shlex.join(self.argv)!r} does not specify where to listen: include "
             f"{_PORT} or {_SOCKET} in it, such as --port={_PORT}, or pass the server's address if "
             "it is always the same"
         )

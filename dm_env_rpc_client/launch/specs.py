@@ -33,7 +33,7 @@ def launcher_of(
     progress: Progress | None = None,
     python: str | os.PathLike[str] | None = None,
 ) -> Launcher:
-    """Return a function that starts the server that `given` names, or `given` itself if callable.
+    """Return a function that starts the server specified by `given`, or `given` if it is callable.
 
     Args:
       given: `process:COMMAND` containing `{port}` or `{socket}`, split as in a shell;
@@ -87,7 +87,7 @@ def _without_thread(text: str) -> tuple[str, bool]:
     if not found:
         return text, False
     if option.split() != ["--thread", "main"]:
-        raise SpecError(f"only --thread main may follow python:{reference}, got {option!r}")
+        raise SpecError(f"only --thread main is allowed after python:{reference}, got {option!r}")
     return reference, True
 
 

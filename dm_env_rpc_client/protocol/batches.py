@@ -36,17 +36,17 @@ AUTORESET_MODE = "autoreset_mode"
 of the world contains the mode in effect."""
 
 STEP_MASK = "step_mask"
-"""A reserved name. Older clients use it for the action that steps only some rows of a batch, and
-for the setting that requests this action. Servers reject both, but recordings made with older
-clients contain them."""
+"""A reserved name. Older clients use this name for the action that steps only some rows of
+a batch, and for the setting that requests this action. Servers reject both, but recordings made
+with older clients contain them."""
 
 STEP_TYPE = "step_type"
 """The observation that contains the type of each row's step, uint8 [N]: 0 is FIRST, 1 is MID, 2 is
 LAST."""
 
 ROW_ERRORS = "row_errors"
-"""The observation that contains the errors of rows in a step: "", or a JSON object that maps row
-indices to error messages."""
+"""The observation that contains a step's errors, as a JSON object that maps row indices to error
+messages, or "" if no row failed."""
 
 INFO_ARRAYS = "info_arrays"
 """The observation that contains the concatenated bytes of large info arrays, uint8 [-1]."""
@@ -225,7 +225,7 @@ def row_error(error: BaseException) -> str:
 
 
 def row_errors_text(failures: Mapping[int, BaseException | str]) -> str:
-    """Return the observation `row_errors`: "", or a JSON object of error messages by row.
+    """Return the observation `row_errors`, which is "" or a JSON object of messages by row.
 
     Args:
       failures: the exceptions raised by rows, or their messages.

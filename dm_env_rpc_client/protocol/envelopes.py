@@ -1,4 +1,4 @@
-"""Wrapping of payloads in EnvironmentRequests, and unwrapping of EnvironmentResponses.
+"""Wraps payloads in EnvironmentRequests and unwraps EnvironmentResponses.
 
 The table at the top of this module is derived from the protobuf descriptors. The type of a request
 determines its field in the envelope. The answer must set the field of the same name, or `error`
@@ -153,7 +153,7 @@ def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Re
     if answered == "error":
         raise DmEnvRpcError(response.error)
     raise ProtocolError(
-        f"the answer to a {field} request holds {answered or 'no payload'}; expected {field} or "
+        f"the answer to a {field} request contains {answered or 'no payload'}; expected {field} or "
         "error"
     )
 

@@ -237,7 +237,7 @@ class FieldReaders:
         return _varint_reader(field) if is_bounded else self._generic_reader(field)
 
     def _generic_reader(self, field: TensorField) -> Reader:
-        """Return a reader for strings, messages, variable shapes, or integers over the limit."""
+        """Return a reader for tensors that count towards the memory budget, such as strings."""
 
         def read(message: Buffer, start: int, end: int) -> Any:
             try:

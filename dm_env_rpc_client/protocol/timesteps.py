@@ -1,9 +1,9 @@
 """dm_env TimeSteps, created from the states and observations of StepResponses.
 
 The MID steps of several environments are read together, as `MidSteps`, because separate TimeSteps
-would only be taken apart again to stack their arrays. Without these TimeSteps, stepping 16
-environments with a scalar observation on one server took 89 % of the time that it takes with them,
-and 82 % of the client's processor time (measured in alternating runs).
+would only be taken apart again to stack their arrays. Without separate TimeSteps, stepping
+16 environments with a scalar observation on one server took 89 % of the time that it takes with
+them, and 82 % of the client's processor time (measured in alternating runs).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ uint8 arrays of shape 84x84x4, compared with 1.9 us for NumPy's assignment."""
 
 
 class MidSteps:
-    """Several environments' MID steps, one for each, whose answers share one layout.
+    """MID steps of several environments, one step each, whose answers share one layout.
 
     Args:
       steps: the answers, at least one.

@@ -1,7 +1,7 @@
 """Child processes that end when their parent ends, even if the parent is killed.
 
 Each child has a lifeline, a pipe whose write end only the parent holds. A thread in the child
-waits until the pipe hangs up. This happens when the parent closes its end or exits for any reason.
+waits until the pipe hangs up, which happens when the parent closes its end or exits for any reason.
 A process forked from the parent holds a copy of the write end, which would keep the pipe open.
 Therefore the parent writes to the pipe before closing it, and the child's thread also checks the
 ID of its parent process every `CHECK_SECONDS`.
@@ -10,8 +10,8 @@ ID of its parent process every `CHECK_SECONDS`.
 created by `multiprocessing` (see `spawned.py`) already has a lifeline, which
 `Parent.from_multiprocessing` uses.
 
-A command without a lifeline runs under a supervisor (see `start_supervised`). The supervisor runs
-this file as a program, so this file imports only the standard library. A supervisor starts the
+A command without a lifeline runs under a supervisor (see `start_supervised`). The supervisor is
+this file, run as a program, so the file imports only the standard library. A supervisor starts the
 command in a separate session. A `Guard`, which the supervisor forks beforehand, takes over if the
 supervisor is killed:
 
@@ -364,7 +364,7 @@ def supervise(
 
 
 def bound_output() -> None:
-    """Continually free the disk space of the standard output file, except at its end.
+    """Continually free the disk space that the standard output file uses, except for its end.
 
     The file keeps its size, but fallocate(2) makes a hole at its beginning. The function returns
     at once if standard output is not a file, or if the file system has no holes.

@@ -1,4 +1,4 @@
-"""Conversion of environments from other libraries, and explanations of wrong return values.
+"""Converts environments from other libraries, and explains wrong return values.
 
 The server converts the environments that users' factories return, and imports only the adaptors
 that it needs. The conversion functions are listed here by name, and each module is imported when
@@ -42,7 +42,7 @@ class Conversion(NamedTuple):
 
 
 AS_DECLARED = Conversion()
-"""The default conversion, which uses what an environment declares or else what is detected."""
+"""The default options, which rely on what an environment declares or else on detection."""
 
 
 def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
@@ -163,7 +163,7 @@ _GYMNASIUM_BASES = {("gymnasium", "Env"), ("gymnasium", "VectorEnv"), ("gym", "E
 
 
 def packages_of(made: Any) -> set[str]:
-    """Return the packages of an environment's class and its base classes, also if it is wrapped."""
+    """Return the packages of the class and base classes of an environment, even a wrapped one."""
     kinds = (type(made), type(getattr(made, "unwrapped", made)))
     return {package for kind in kinds for package, _ in bases_of(kind)}
 
@@ -248,7 +248,7 @@ def class_name(environment: Any) -> str:
 
 
 def described(value: Any) -> str:
-    """Describe a value in a few words: "None", "a tuple of 5 values", "a float"."""
+    """Describe a value in a few words, such as "None", "a tuple of 5 values" or "a float"."""
     if value is None:
         return "None"
     if isinstance(value, type):

@@ -1,9 +1,10 @@
 """Functions whose keyword arguments are the fields of a dataclass.
 
-A function whose options form a dataclass declares `**keywords: Unpack[...]` with a TypedDict for
-type checkers, so no signature repeats the dataclass's fields. On their own, `inspect.signature`,
-`help` and notebooks would show only `**`. The decorator therefore gives a function the signature of
-the dataclass and adds the descriptions of the fields to the function's docstring.
+A function whose options form a dataclass declares `**keywords` as the `Unpack[...]` of a TypedDict
+for type checkers, so no signature repeats the dataclass's fields. On their own,
+`inspect.signature`, `help` and notebooks would show only `**keywords`. The decorator therefore
+gives a function the signature of the dataclass and adds the descriptions of the fields to the
+function's docstring.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ before the block begins, and nothing then releases the lock. Therefore this pack
 locks with this module.
 
 In CPython 3.13 and 3.14, the exception table of a `try` or `with` statement does not cover the
-backward jump of a loop inside the statement, unless it is a `for` or `while True` loop. If an
-interrupt arrives at this jump, neither `except` nor `finally` runs. `tests/system/test_locks.py`
-finds loops with this problem.
+backward jump of a loop inside the statement, unless the loop is a `for` or `while True` loop.
+If an interrupt arrives at this jump, neither `except` nor `finally` runs.
+`tests/system/test_locks.py` finds loops with this problem.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ class Owner:
             run(call.run)
 
     def after_fork_in_child(self) -> None:
-        """Record in a forked child that the owner's thread does not exist."""
+        """Record in a forked child that the owner's thread does not exist there."""
         self._lock = make_rlock()
         self._ident, self._is_over, self._bell = None, True, None
         _local.owner = None

@@ -12,17 +12,17 @@ Polling did not make the client's processor busy for longer. With an agent that 
 In exchange, the server keeps a processor busy that would otherwise be idle.
 
 Polling helps only if the input arrives soon and nothing else needs the processor or the GIL.
-Therefore each `BusyWait` adapts. It sleeps immediately, and seldom polls again, after waits that
-were too long for polling and after waits in which another program used the processor and thereby
-delayed the input. In addition, a thread does not poll while other threads of its process handle
-traffic on this package's sockets or wait for it, because polling would take the GIL from them. A
-step took 0.99 to 1.05 times as long as without polling in three cases: with a server in the same
-process, with four threads that step their own environments, and with a thread that computes. On
-two processors, a step took 0.96 to 1.05 times as long while one other program was computing. With
-two such programs, it took 0.88 to 1.25 times as long, but repeated runs of the same code differed
-by as much.
+Therefore each `BusyWait` adapts. A thread sleeps immediately, and seldom polls again, after waits
+that were too long for polling and after waits in which another program used the processor and
+thereby delayed the input. In addition, a thread does not poll while other threads of its process
+handle traffic on this package's sockets or wait for it, because polling would take the GIL from
+them. A step took 0.99 to 1.05 times as long as without polling in three cases: with a server in
+the same process, with four threads that step their own environments, and with a thread that
+computes. On two processors, a step took 0.96 to 1.05 times as long while one other program was
+computing. With two such programs, it took 0.88 to 1.25 times as long, but repeated runs of the
+same code differed by as much.
 
-The polling thread yields the processor to other processes after each poll. Without this, while
+The polling thread yields the processor to other processes after each poll. Without yielding, while
 another program was computing, a step of a single environment took 1.2 times as long as with
 polling turned off, because client and server ran on different processors. However, a process that
 takes the processor keeps it for up to 3 ms. For this reason, rests (series of waits without
@@ -121,8 +121,8 @@ _Argument = TypeVar("_Argument")
 _Found = TypeVar("_Found")
 
 SPIN_SECONDS = 0.0005
-"""The maximum polling time, in seconds. One step of 16 environments takes about as long. With
-0.2 ms, the gain for 16 environments was half as large."""
+"""The maximum polling time, in seconds. One step of 16 environments takes about this long.
+With a limit of 0.2 ms, the gain for 16 environments was half as large."""
 
 _AWAY_SECONDS = 0.00002
 """The maximum duration, in seconds, of a yield in which no other process takes the processor."""

@@ -1,8 +1,8 @@
-"""Lookup of the environments that strings specify for `serve`, `dm-env-rpc serve` and `make`.
+"""Looks up the environments that strings specify for `serve`, `dm-env-rpc serve` and `make`.
 
 The server and the command resolve environment strings in the same way, without importing the
-client or the bridges. Functions that create environments are listed here by name. Each is imported
-when the first environment of its kind is requested.
+client or the bridges. Functions that create environments are listed here by name. Each function is
+imported when the first environment of its kind is requested.
 
 The strings that specify a server to launch are parsed here, not in `launch`, so that a command
 that is given an address imports only what it needs.
@@ -35,7 +35,7 @@ SOURCES = ("gymnasium://", "pettingzoo://", "dm_control://", "bsuite://")
 
 
 def is_launch(text: str) -> bool:
-    """Whether `text` names a server to launch rather than an address."""
+    """Whether `text` specifies a server to launch rather than an address."""
     return text.startswith((PROCESS, DOCKER, PYTHON, *SOURCES))
 
 
@@ -164,8 +164,8 @@ def find_source(reference: str, insecure: bool) -> Source:
         raise
     if not callable(factory):
         raise SpecError(
-            f"{reference} is not callable: it is an instance of {type(factory).__name__}; name "
-            "a callable that returns an environment, such as its class"
+            f"{reference} is not callable: it is an instance of {type(factory).__name__}; specify "
+            "a callable that returns an environment, such as a class"
         )
     return Source(reference.partition(":")[2], factory)
 

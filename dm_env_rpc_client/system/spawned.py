@@ -15,7 +15,7 @@ from dm_env_rpc_client.system.message_pipe import MessagePipe
 
 
 class SpawnedChild:
-    """A started child process. Only one thread may wait for it to end.
+    """A started child process. Only one thread is allowed to wait for the process to end.
 
     The child ignores signals to the process group and leaves them to this process (see
     `children.leave_signals_to_parent`).

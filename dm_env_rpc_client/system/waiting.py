@@ -51,7 +51,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """Return a deadline `seconds` from now, or one that never passes if this is None."""
+        """Return a deadline `seconds` from now, or one that never passes if `seconds` is None."""
         return cls(math.inf if seconds is None else time.monotonic() + seconds)
 
     @property
@@ -77,7 +77,7 @@ handler is called."""
 
 
 def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
-    """Wait up to `timeout` seconds until `wait` returns True, and return whether it did.
+    """Wait up to `timeout` seconds for `wait` to return True, and return whether it did.
 
     Args:
       wait: waits for up to the given seconds; returns whether the wait is over.
@@ -154,7 +154,7 @@ class InterruptibleEvent:
         self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds until the event is set, and return whether it is."""
+        """Wait up to `timeout` seconds for the event to be set, and return whether it is set."""
         return self._changed.wait_for(self.is_set, timeout)
 
 

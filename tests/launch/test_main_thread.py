@@ -30,5 +30,5 @@ def test_from_python(python: Any, thread: Any) -> None:
 def test_the_text_of_an_address() -> None:
     with make(f"python:{IDENT} --thread main") as env:
         assert env.reset().observation["is_main"]
-    with pytest.raises(SpecError, match=r"only --thread main may follow python:.*, got '--th"):
+    with pytest.raises(SpecError, match=r"--thread main is allowed after python:.*, got '--th"):
         make(f"python:{IDENT} --thread other")

@@ -38,7 +38,7 @@ IN_PLACE_OF_AN_ADDRESS = [
     ("inspect gymnasum://CartPole-v1", "an address looks like localhost:50051"),
     ("inspect process:", "expected process: followed by what to start"),
     ("inspect process:'engine", "cannot split the command"),
-    ("inspect process:engine", "does not say where to listen: use {port} or {socket} in it"),
+    ("inspect process:engine", "does not specify where to listen: include {port} or {socket} in"),
     ("inspect docker:", "expected docker: followed by what to start"),
     ("inspect unix:", "an address looks like localhost:50051"),
     ("inspect nomod:X", "and a server to start like process:COMMAND"),

@@ -79,14 +79,14 @@ def test_the_answer_to_another_request_is_a_protocol_error(
     field: str, request_message: Any, answer: Any
 ) -> None:
     for other in set(FIELDS) - {field}:
-        text = f"to a {field} request holds {other}; expected {field}"
+        text = f"to a {field} request contains {other}; expected {field}"
         with pytest.raises(ProtocolError, match=text):
             decode_response(answered(other), field)
 
 
 def test_an_empty_answer_is_a_protocol_error() -> None:
     for empty in (b"", b"\xfa\x07\x01x"):
-        with pytest.raises(ProtocolError, match="to a step request holds no payload"):
+        with pytest.raises(ProtocolError, match="to a step request contains no payload"):
             decode_response(empty, "step")
 
 

@@ -1,8 +1,8 @@
-"""Validation of named actions and their conversion to the arrays that EnvCApi expects.
+"""Validates named actions and converts them to the arrays that EnvCApi expects.
 
 Actions are sticky: a name omitted from an action keeps its last value for the rest of the
-episode. EnvCApi does not define initial values, so at the start of an episode each number is 0, or
-the bound nearest to 0, and each string is empty.
+episode. EnvCApi does not define initial values, so at the start of an episode each number is 0 (or
+the bound nearest to 0), and each string is empty.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StickyActions:
         self.reset()
 
     def reset(self) -> None:
-        """Reset all actions to the values with which an episode starts."""
+        """Reset all actions to their values at the start of an episode."""
         self._values = tuple(list(defaults) for defaults in self._defaults)
         self._is_changed = [bool(defaults) for defaults in self._defaults]
 

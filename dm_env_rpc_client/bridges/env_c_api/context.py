@@ -80,7 +80,7 @@ class Context:
             raise SpecError(f"setting {key!r}: {value!r} is invalid: {self.error_message()}")
 
     def init(self) -> None:
-        """Call `init`, which completes the settings, or raise LibraryError if it fails."""
+        """Complete the settings by calling `init`, or raise LibraryError if it fails."""
         self._check("init", self._call["init"](self._handle))
 
     def start(self, episode: int, seed: int) -> bool:
@@ -288,7 +288,7 @@ class Context:
             raise ProtocolError(f"advance returned status {number}; expected 0 to 3")
         if math.isnan(reward):
             raise ProtocolError(
-                "advance: the reward is NaN or was not stored; expected a number, which may be 0"
+                "advance: the reward is NaN or was not stored; expected a number (0 is allowed)"
             )
         return _STATUSES[number], reward
 
@@ -339,13 +339,15 @@ class _Listing:
         if not 0 <= attributes < 2 * PropertyAttributes.LISTABLE.value:
             raise ProtocolError(f"property {text!r} has attributes {attributes}; expected 0 to 7")
         if len(self.found) == self._limits.specs:
-            raise ProtocolError(f"it has more than {self._limits.specs} children (Limits.specs)")
+            raise ProtocolError(
+                f"the property has more than {self._limits.specs} children (Limits.specs)"
+            )
         self.found[text] = PropertyAttributes(attributes)
 
 
 _tokens = itertools.count(1)
 _listings: dict[int, _Listing] = {}
-"""The listings in progress; the key is `userdata`, a number that is never dereferenced."""
+"""The listings in progress, keyed by `userdata`, a number that is never dereferenced."""
 
 
 @functools.cache

@@ -194,7 +194,7 @@ def _decode(data: bytes, where: str) -> str:
 
 
 def known_type(layout: Layout, number: int, where: str) -> ObservationType:
-    """Return the type that a number stands for, or raise ProtocolError if the version has none."""
+    """Return the type with a number, or raise ProtocolError if the version has no such type."""
     type_ = layout.observation_types.get(number)
     if type_ is None:
         raise ProtocolError(

@@ -67,7 +67,7 @@ class ObservationType(enum.Enum):
 
 
 def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -> int:
-    """Return the size of an array in bytes, which is 0 if a length is 0.
+    """Return the size of an array in bytes, which is 0 if any dimension is 0.
 
     Raises:
       ProtocolError: a length is negative, or the array takes more than `most` bytes.

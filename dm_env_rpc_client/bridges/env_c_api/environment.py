@@ -35,7 +35,7 @@ from dm_env_rpc_client.tensors.specs import VariableStringArray
 _INT32 = np.iinfo(np.int32)
 
 START_ATTEMPTS = 10
-"""The default number of attempts to start an episode; the pauses add up to half a second."""
+"""The default number of attempts to start an episode; pauses in between total half a second."""
 
 REQUEST_SECONDS = 120.0
 """The default time limit, in seconds, for one call in a child process."""
@@ -265,7 +265,7 @@ class EnvCApiEnvironment(dm_env.Environment):
     def list_properties(
         self, key: str = "", *, recursive: bool = False
     ) -> dict[str, PropertyAttributes]:
-        """Return the attributes of each direct child of a property, by the child's key.
+        """Return the attributes of a property's direct children, by key.
 
         Args:
           key: the key of a listable property; most libraries list all properties under "".

@@ -25,7 +25,8 @@ from dm_env_rpc_client.bridges.env_c_api.library import Opening, open_context
 from dm_env_rpc_client.errors import LibraryError, ProtocolError, SpecError
 
 START_PAUSE_SECONDS = 0.001
-"""The pause, in seconds, before the second attempt to start; it doubles with each attempt."""
+"""The pause, in seconds, before the second attempt to start an episode. The pause
+doubles with each further attempt."""
 
 
 class Actions(NamedTuple):
@@ -109,7 +110,7 @@ class LocalRunner:
         raise LibraryError(
             "start",
             errno.EAGAIN,
-            f"it returned EAGAIN {self._start_attempts} times; its last "
+            f"the library returned EAGAIN {self._start_attempts} times; its last "
             f"message: {self._context.error_message()}",
         )
 
@@ -238,7 +239,7 @@ def _with_shapes(
                 described[index] = dataclasses.replace(one, shape=tuple(shape), is_given=True)
             elif one.name == pattern:
                 raise SpecError(
-                    f"shapes: the library itself declares the shape of {pattern!r}, {one.shape}; "
+                    f"shapes: the library itself declares the shape of {pattern!r} as {one.shape}; "
                     f"remove {pattern!r} from shapes"
                 )
     return tuple(described)

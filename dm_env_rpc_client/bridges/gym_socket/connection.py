@@ -155,6 +155,6 @@ class PacketConnection:
         if cause is not None:
             reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
             raise ConnectionLostError(
-                f"the session with {self._address} can no longer match answers to packets after "
-                f"{reason}; open a new session"
+                f"the session with {self._address} can no longer match answers to packets because "
+                f"of an earlier error ({reason}); open a new session"
             ) from cause

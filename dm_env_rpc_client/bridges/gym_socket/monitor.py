@@ -1,4 +1,4 @@
-"""Records episodes below the operator's folder when a client sends a Monitor packet.
+"""Records episodes in a subfolder of the operator's folder when a client sends a Monitor packet.
 
 The file `episodes.jsonl` contains one line of JSON for each finished episode, with the keys
 "episode" (from 0), "reward" (the total), "length" (in steps), "seconds" (since its reset) and

@@ -142,7 +142,7 @@ _JSON = 0
 _BYTE_LIST = 1
 
 MAX_SPACE_VALUES = 1 << 18
-"""The maximum number of values in a space's JSON, which has two for each element of a Box."""
+"""The maximum number of values in a space's JSON, in which a Box has two per element."""
 
 
 class Reader(Protocol):
@@ -282,7 +282,7 @@ def _encode_byte(value: int, where: str) -> bytes:
 
 
 class _Field(NamedTuple):
-    """The functions that write and read a packet field; each gets its name for error messages."""
+    """The functions to write and read a packet field; both receive its name for error messages."""
 
     encode: Callable[[Any, str], bytes]
     read: Callable[[Reader, int, str], Any]
@@ -440,7 +440,7 @@ def _read_byte_list(
     limit = limits.field if expected is None else 4 + 4 * len(expected) + math.prod(expected)
     _check_length(length, limit, "the byte list")
     if length < 4:
-        raise ProtocolError(f"a byte list of {length} bytes lacks its number of dimensions")
+        raise ProtocolError(f"a byte list of {length} bytes is too short to state its dimensions")
     (dimensions,) = _U32.unpack(reader.read(4))
     if dimensions > MAX_DIMENSIONS or length < 4 + 4 * dimensions:
         raise ProtocolError(f"a byte list of {length} bytes cannot have {dimensions} dimensions")

@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0
 """The default of `Server.stop(grace=...)`, in seconds."""
 
 REFUSALS = 16
-"""How many excess clients at a time receive an error; any others are only disconnected."""
+"""The number of excess clients that can receive an error at once; others are only disconnected."""
 
 
 class Server:

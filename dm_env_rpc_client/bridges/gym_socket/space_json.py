@@ -1,4 +1,4 @@
-"""Conversion of Gymnasium spaces and their elements to and from gym-socket-api's JSON.
+"""Converts Gymnasium spaces and their elements to and from gym-socket-api's JSON.
 
 The protocol defines five types of space ("Spaces" in the protocol document). Infinite bounds are
 written as 1e30, since JSON has no infinity, and 1e30 is read back as infinity.
@@ -12,16 +12,17 @@ written as 1e30, since JSON has no infinity, and 1e30 is read back as infinity.
 | Tuple | Tuple; Dict | Tuple |
 | only the type | any other | SpecError |
 
-A Box has no dtype in this protocol. A Box whose low bounds are all 0 and high bounds all 255 is an
-image and becomes uint8, the type of byte lists. Any other Box becomes float64, as JSON numbers do.
+A Box has no dtype in this protocol. A Box whose low bounds are all 0 and whose high bounds are
+all 255 is treated as an image and becomes uint8, the type of byte lists. Any other Box becomes
+float64, as JSON numbers do.
 
 The protocol has no space for a mapping. A Dict is therefore written as the Tuple of its spaces, in
 the Dict's own order, or as its only space if it has just one.
 
-In dm_env form, elements are the structures described in `adaptors.gymnasium.elements`. Converting
-them to JSON is called "to_jsonable" in the protocol document, and converting them back
-"from_jsonable" ("Actions", "Observations"). An array is represented in JSON as nested lists, and
-an element of a Tuple as the list of its parts.
+In dm_env form, elements are the structures described in `adaptors.gymnasium.elements`. The
+protocol document ("Actions", "Observations") calls the conversion of an element to JSON
+"to_jsonable" and the reverse conversion "from_jsonable". An array is represented in JSON as nested
+lists, and an element of a Tuple as the list of its parts.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def conform(spec: specs.Array, array: npt.NDArray[Any], where: str) -> npt.NDArr
 
 
 def size_of(space: spaces.Space[Any]) -> int:
-    """Return how many elements a space returned by `from_json` has, plus one for each Tuple."""
+    """Return the number of elements in a space from `from_json`, plus one for each Tuple."""
     if isinstance(space, spaces.Tuple):
         return 1 + sum(map(size_of, space.spaces))
     return math.prod(space.shape or ())

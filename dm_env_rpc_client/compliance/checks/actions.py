@@ -6,7 +6,7 @@ specs are skipped.
 
 If the server refuses a valid action, the finding is an error, because a client that follows the
 specs cannot act. If the server accepts an invalid action, the finding is a warning, because a
-client that follows the specs sends none. The documents make the client responsible for sending
+client that follows the specs never sends one. The documents make the client responsible for sending
 valid requests ("Streaming", and "Ranges" for bounds).
 """
 
@@ -168,7 +168,7 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
 
 @_of_steps("The set of actions may be empty.", needs=(a_world_can_be_joined,))
 def a_step_may_be_empty(trial: Trial) -> None:
-    """Take a step without actions in a sequence; a server is allowed to refuse this.
+    """Take a step without actions during a sequence; a server is allowed to refuse this.
 
     An error: a client that sends no actions gets a wrong answer or no answer.
     """
@@ -380,7 +380,7 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     "no action takes messages",
 )
 def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send each action whose elements are messages with one dimension too many.
+    """Send each action of type PROTO with one dimension too many.
 
     A warning: only a faulty client sends an invalid action.
     """

@@ -1,4 +1,4 @@
-"""Checks that all other checks depend on, which run first.
+"""The checks that run first, because all other checks depend on them.
 
 If a check in this module has a finding, the checks that depend on it are skipped.
 """

@@ -69,7 +69,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
         except SpecError as error:
             names = ", ".join(repr(spec.name) for spec in group)
             raise _violation(
-                f"{kind} names of which none is the parent of another: {error}", names
+                f"{kind} names, none of which is the parent of another: {error}", names
             ) from None
 
 
@@ -97,7 +97,7 @@ def at_most_one_dimension_is_variable(trial: Trial) -> None:
 
 @overview("Ranges", "A range has one element, or the shape of its tensor, and can be met.")
 def bounds_make_sense(trial: Trial) -> None:
-    """Check the type, number and order of all bounds, and that no bound is NaN.
+    """Check the type, number and order of all bounds, and check that no bound is NaN.
 
     An error: no value conforms to the spec, or a client cannot know which values do.
     """

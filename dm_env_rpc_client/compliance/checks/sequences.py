@@ -1,4 +1,4 @@
-"""Checks of how sequences begin, continue and end, including by a Reset or a ResetWorld."""
+"""Checks of how sequences begin, continue and end, including ends caused by Reset or ResetWorld."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     needs=(a_world_can_be_joined, a_reset_world_is_taken),
 )
 def an_agent_resets_its_world(trial: Trial) -> None:
-    """Reset the world before a sequence and during two others, without an INTERRUPTED step.
+    """Reset the world before a sequence and during two others, and expect no INTERRUPTED step.
 
     An error: the agent mistakes the end of the old sequence for a step of the new sequence.
     """

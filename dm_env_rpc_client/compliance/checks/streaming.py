@@ -123,7 +123,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     ),
 )
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
-    """Send steps, every second of which requests an unknown observation.
+    """Send steps, and request an unknown observation in every other one.
 
     An error: a client loses valid requests.
     """

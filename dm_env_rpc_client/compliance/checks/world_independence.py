@@ -61,7 +61,7 @@ _END_SECONDS = 2.0
 """The time limit, in seconds, for the other agent to reach the end of its sequence."""
 
 _SHOWN = 20
-"""The maximum size, in bytes, of a value that is shown itself rather than as a digest."""
+"""The maximum size, in bytes, of a value that is shown in full rather than as a digest."""
 
 _STATE, _OBSERVATION, _CHANGE = _PARTS = "the state", "the observation", "the change of"
 """The names of the compared parts of an answer, in the order in which they are reported."""

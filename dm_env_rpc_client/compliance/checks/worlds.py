@@ -246,7 +246,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     takes=Takes(connections=2),
 )
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
-    """Destroy an agent's world from another connection, and check the answers on both.
+    """Destroy an agent's world from another connection, and check the answers on both connections.
 
     An error: the agent acts in a nonexistent world, or waits forever.
     """
@@ -376,7 +376,7 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
     needs=(one_answer_for_each_request,),
 )
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
-    """Leave in the middle of a sequence, join again, and begin a new sequence.
+    """Leave the world in the middle of a sequence, rejoin it, and begin a new sequence.
 
     An error: the agent continues a sequence that it has not begun. The server is allowed to refuse
     the join, because it decides what happens to a world after a leave.

@@ -1,7 +1,8 @@
 """A single-file server, for machines and interpreters where this package cannot be installed.
 
 `dm_env_rpc_server.py` imports only the standard library and NumPy, and runs on CPython 3.6 to 3.14.
-Copy it to the machine or container where the simulator runs. This package never imports it.
+Copy the file to the machine or container where the simulator runs. This package never imports the
+file.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
 """A dm_env_rpc server in one file, for CPython 3.6 to 3.14 and NumPy 1.13 or later.
 
-It serves an environment where the package dm-env-rpc-client cannot be installed, such as the conda
+The server runs where the package dm-env-rpc-client cannot be installed, such as in the conda
 environment or container of an old simulator. Copy the file there. Licence: Apache-2.0.
 
-Use it within a trusted machine, container or network. It supports tokens and TLS, rejects
-malformed messages and those that would expand to too much memory, and drops silent clients.
-However, a client that floods it slows the others.
+Use the server only on a trusted machine, or in a trusted container or network. It supports tokens
+and TLS, rejects malformed messages and those that would expand to too much memory, and drops
+silent clients. However, a client that floods the server slows down the other clients.
 
     python dm_env_rpc_server.py my_module:make_environment --address localhost:50051
 
@@ -14,7 +14,7 @@ or, in a program: `with serve(make_environment, "unix:/tmp/socket") as server: s
 `make_environment` is called for each world, with the client's settings as keyword arguments.
 It returns an environment of any version of gym or Gymnasium, whose spaces, infos and frames become
 properties, or an object with the methods of `dm_env.Environment`. dm_env need not be installed:
-the classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice. An environment may
+the classes `Array`, `BoundedArray`, `StringArray` and `TimeStep` below suffice. An environment can
 have an attribute `properties`: {key: getter or (getter, setter)}.
 
 The sections of this file are: protobuf encoding, tensors, specs, nested values, Gymnasium, worlds,
@@ -454,7 +454,7 @@ def _check_time_step(environment: Any, method: str, returned: Any) -> None:
 
 
 def _next_type(environment: Any, method: str, timestep: Any) -> int:
-    """Return the type of a TimeStep in its sequence: FIRST for `reset`, otherwise MID or LAST."""
+    """Return the type of a TimeStep, which is FIRST for `reset` and otherwise MID or LAST."""
     given = timestep.step_type
     try:
         step_type = _STEP_TYPES[given.item() if isinstance(given, np.ndarray) else given]
@@ -1120,7 +1120,7 @@ class _Gymnasium:
         return frame if is_array else _encode(frame)
 
     def configure(self, settings: Dict[str, Any]) -> None:
-        """Accept the settings of a Reset for the next `reset`, or raise ValueError."""
+        """Store the settings of a Reset for the next `reset`, or raise ValueError."""
         for name, value in settings.items():
             is_flag = isinstance(value, (bool, np.bool_))
             if name == "infos" and (is_flag or value == "own"):
@@ -1516,7 +1516,7 @@ _PROPERTIES = "dm_env_rpc.v1.extensions.properties.Property"
 
 
 class _Session:
-    """The state of one stream. It answers requests; a failed request changes nothing."""
+    """The session of one stream, which answers requests; a failed request changes nothing."""
 
     def __init__(self, server: "Server", peer: str, is_local: bool):
         self.is_gone = False
@@ -1686,7 +1686,7 @@ class _Session:
 
 
 def _shown(error: BaseException) -> str:
-    """Return the type and the message of an error, even if composing the message raises."""
+    """Return the type and the message of an error, even if composing the message raises an error."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception as failure:
@@ -2412,7 +2412,7 @@ class _Connection:
             self._open(number, self._decoder.decode(self._block), self._block_ends)
 
     def _open(self, number: int, headers: List[Tuple[bytes, bytes]], has_ended: bool) -> None:
-        """Open a stream, or take the end of the client's messages if `headers` are trailers."""
+        """Open a stream, or record the end of the client's messages if `headers` are trailers."""
         stream = self.streams.get(number)
         if stream is not None:
             _require(not stream.has_ended, _CLOSED, number)
@@ -2507,7 +2507,7 @@ class _Connection:
             self._forget(self.streams[number], is_gone=True)
 
     def _forget(self, stream: _Stream, is_gone: bool = False) -> None:
-        """Stop serving a stream, whose client `is_gone` or not, and let its thread end."""
+        """Stop serving a stream and let its thread end; `is_gone` means that its client has left."""
         stream.is_over, stream.has_ended = True, stream.has_ended or is_gone
         stream.partial = bytearray()
         if not stream.has_ended:
@@ -2657,7 +2657,7 @@ class Server:
         return self.worlds[name]
 
     def hold(self, world: Optional[_World], settings: Dict[str, Any]) -> int:
-        """Count the memory of settings that create or reset a world towards the limit."""
+        """Count towards the limit the memory of settings that create or reset a world."""
         size = 0
         for name, value in {**(world.settings if world else {}), **settings}.items():
             elements = value.flat if getattr(value, "dtype", int) is np.dtype(object) else ()

@@ -113,7 +113,7 @@ def test_a_value_of_another_shape_is_an_error(
     ("kwargs", "message"),
     [
         ({"shapes": {"everything": ()}}, "'everything'; known observations: 'camera'"),
-        ({"shapes": {"camera": ()}}, r"declares the shape of 'camera', \(72, 96, 3\)"),
+        ({"shapes": {"camera": ()}}, r"declares the shape of 'camera' as \(72, 96, 3\)"),
         ({"shapes": {"message": ()}}, "itself declares the shape of 'message'"),
         ({"shapes": {"anything": (0,)}}, r"shape of 'anything' is \(0,\); expected a sequence"),
         ({"shapes": {"anything": (-2,)}}, "positive integers"),

@@ -125,7 +125,7 @@ def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
         (b"\x02\x00\x00\x00\x00", "observation type 2"),
         (b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
         (b"\x01\xff\xff\xff\xff", "4294967295 bytes"),
-        (b"\x01\x03\x00\x00\x00", "lacks its number of dimensions"),
+        (b"\x01\x03\x00\x00\x00", "is too short to state its dimensions"),
         (b"\x01\x04\x00\x00\x00\x01\x00\x00\x00", "1 dimensions"),
         (b"\x01\xff\x00\x00\x00\x21\x00\x00\x00", "33 dimensions"),
         (b"\x01\x0a\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00", "has 2 bytes of data"),

@@ -186,7 +186,7 @@ _PLAIN = frozenset((str, int, float, bool, type(None), np.ndarray))
 
 
 def encode(value: Any) -> Any:
-    """Convert a value to JSON: records become lists of their fields, mappings lists of pairs."""
+    """Convert a value to JSON, with records as lists of fields and mappings as lists of pairs."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, (list, tuple)):

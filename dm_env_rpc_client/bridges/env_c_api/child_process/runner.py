@@ -96,10 +96,10 @@ def answer_calls(pipe: ChildPipe) -> None:
 T = TypeVar("T")
 
 START_SECONDS = 60.0
-"""The time limit, in seconds, for the child's interpreter to start. Library calls do not count."""
+"""The time limit, in seconds, for the child's interpreter to start, not counting library calls."""
 
 CLOSE_SECONDS = 5.0
-"""The time limit, in seconds, for releasing the environment and again for the child's exit."""
+"""The time limit, in seconds, for releasing the environment, and likewise for the child's exit."""
 
 # The child needs the module path of the parent, as children of multiprocessing do.
 _PROGRAM = (
