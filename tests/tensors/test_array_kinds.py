@@ -66,7 +66,7 @@ def test_arrays_are_freed_when_their_owners_drop_them() -> None:
     """Not when garbage is collected: each step of a large batch would take new memory."""
     array = OfStandard(np.ones(3))
     kind = kind_of(array)
-    alive = [weakref.ref(array), weakref.ref(array.array)]
+    alive: list[weakref.ref[Any]] = [weakref.ref(array), weakref.ref(array.array)]
     found = to_numpy({"a": (array,)}, "observation")
     assert found["a"][0].tolist() == [1, 1, 1]
     del array, found
