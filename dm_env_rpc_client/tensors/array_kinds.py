@@ -4,13 +4,14 @@ Conversion imports no libraries, because an array exists only after its library 
 Only `named`, whose caller specifies a library, imports that library.
 
 All arrays of a structure, such as GPU tensors, leave a device in one transfer. They are joined on
-the device and split after the transfer. None of this waits for other work. On a CPU, a converted
-array shares memory with the NumPy array, whose owner must not write to it afterwards.
+the device and split after the transfer. None of these operations waits for other work. On a CPU, a
+converted array shares memory with the NumPy array, so the owner of the NumPy array must not write
+to it afterwards.
 
 No value changes silently. NumPy has no bfloat16, so bfloat16 arrays become float32, which
 represents all bfloat16 values. JAX without `jax_enable_x64` has no 64-bit types: integers become
-32-bit if all values fit, and otherwise an error identifies the array. A float64 array is rounded
-to float32, as it is for a float32 spec.
+32-bit if all values fit, and otherwise an error identifies the array. Without `jax_enable_x64`,
+float64 arrays are rounded to float32, as they are for a float32 spec.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Parsing of messages and JSON from possibly hostile peers, within `Limits`.
 
 The memory that a parsed message will need is estimated from the message's bytes before parsing.
-The estimate is based on the message's descriptors. It visits each field once, and enters only
-submessages that can contain many parts. Therefore it takes 0.2 to 0.4 us for each string, message
-or entry, and no time for the elements of an array. Messages of up to 64 KiB are parsed without an
+Based on the message's descriptors, the estimate visits each field once and enters only submessages
+that can contain many parts. Estimating therefore takes 0.2 to 0.4 us for each string, message or
+entry, and no time for the elements of an array. Messages of up to 64 KiB are parsed without an
 estimate, because they need at most 40 MB.
 
 The values in a JSON text are also counted before parsing, because a megabyte of brackets would
 otherwise become thirty megabytes of lists or overflow the parser's stack. JSON has no NaN or
-Infinity, so this module never writes them. It reads them as floats, however, because servers
-written in Python send them.
+Infinity, so this module never writes them. NaN and Infinity are read as floats, however, because
+servers written in Python send them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _Charge: TypeAlias = Callable[[int, str], None]
 _Message = TypeVar("_Message", bound=protobuf_message.Message)
 
 _TAG = 1 << 3 | 2
-"""The protobuf tag of field 1, length-delimited. In every payload, this field has the elements."""
+"""The protobuf tag of a length-delimited field 1. In every payload message, this field contains
+the elements."""
 
 _CHUNK = 1 << 20
 
@@ -79,12 +80,12 @@ class _Field(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """The fields of a message, keyed by the tags that they have if they are length-delimited."""
+    """The fields of a message, keyed by their tags as length-delimited fields."""
 
     fields: dict[int, _Field]
 
     only: str
-    """The Budget method for the only field, if that is field 1 and not entered; otherwise ""."""
+    """The Budget method for field 1 if it is the only field and has no `child`; otherwise ""."""
 
 
 def parse(message_class: type[_Message], data: bytes, budget: Budget, where: str) -> _Message:

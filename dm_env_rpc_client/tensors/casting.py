@@ -129,7 +129,7 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
 
 
 def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
-    """Return the index of the first invalid element, and how error messages refer to the element.
+    """Return the index of the first invalid element, and its description for error messages.
 
     Args:
       fits: whether each element is valid, a bool or an array of bools; at least one is False.
@@ -284,7 +284,7 @@ def _integers(elements: list[Any], where: str) -> Array:
     except OverflowError:
         if min(elements) >= 0 and max(elements) <= np.iinfo(np.uint64).max:
             return np.array(elements, np.uint64)
-    raise SpecError(f"{where}: neither int64 nor uint64 holds all elements")
+    raise SpecError(f"{where}: neither int64 nor uint64 can hold all elements")
 
 
 def _floats(elements: list[Any], kinds: set[str | None], where: str) -> Array:

@@ -1,9 +1,9 @@
 """Codecs for the eleven data types, which convert between arrays and payload messages.
 
-On the wire, `bytes` fields, and packed repeated fields of bools or of a fixed-width type, consist
-of a tag, a length and the array's memory in little-endian order. Their elements are copied as one
-block instead of one by one (float32 84x84x4: 71x faster than iterating). Protobuf converts all
-other elements: varints, strings and messages.
+On the wire, `bytes` fields and packed repeated fields whose elements are bools or have a
+fixed-width type consist of a tag, a length and the array's memory in little-endian order. The
+elements of such fields are copied as one block, which is 71x faster than iterating for a float32
+array of 84x84x4. Protobuf converts all other elements: varints, strings and messages.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class _BoolCodec(_BlockCodec):
 
 
 class _StringCodec(Codec):
-    """A codec for strings, which stay Python strings because NumPy's type would pad them."""
+    """A codec for strings, which stay Python strings because NumPy strings would be padded."""
 
     def unpack_one(self, message: PayloadMessage) -> Any:
         elements = getattr(message, self.field).array
@@ -213,7 +213,7 @@ class _StringCodec(Codec):
 
 
 class _ProtoCodec(Codec):
-    """A codec for messages. Each is copied into an Any that shares no memory with the tensor."""
+    """A codec for messages, each copied into an Any that shares no memory with the tensor."""
 
     def pack(self, message: PayloadMessage, array: Array) -> None:
         payload = getattr(message, self.field)
@@ -256,7 +256,7 @@ _BY_DTYPE = {codec.dtype: codec for codec in _CODECS if codec.dtype.kind != "O"}
 
 
 _SMALL_BYTES = 1 << 10
-"""The maximum size, in bytes, of arrays for which a further copy takes less time than a view."""
+"""The maximum size, in bytes, of arrays for which an additional copy is faster than a view."""
 
 _ONE_BYTE = [bytes([number]) for number in range(0x80)]
 

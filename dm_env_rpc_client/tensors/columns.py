@@ -73,7 +73,7 @@ def row_tensor_spec(
 
 
 class Column:
-    """One observation, or the reward or discount, of several environments, with one row for each.
+    """An observation, reward or discount of several environments, with one row per environment.
 
     Args:
       spec: the spec of one row.
@@ -160,7 +160,8 @@ _NO_DTYPE = np.dtype([("no array has this dtype", np.void, 1)])
 _DOUBLE = np.dtype(np.float64)
 
 _SMALL = float(np.finfo(np.float32).max) ** 2
-"""If the sum of its squares is below this, every element is finite and in the range of float32."""
+"""If the sum of the squares of an array's elements is below this value, every element is finite
+and within the range of float32."""
 
 
 def _is_small(array: npt.NDArray[np.float64]) -> bool:

@@ -1,6 +1,6 @@
 """Manual control of actions, by pressing keys or by setting values that conform to a spec.
 
-A notebook provides widgets and a key field, and the command line provides a window. Key names are
+A notebook displays widgets and a key field, and the command line opens a window. Key names are
 those of a browser's `KeyboardEvent.key`, with letters in lower case.
 """
 
@@ -94,7 +94,7 @@ def elements(spec: specs.Array, most: int) -> list[Element]:
 
 
 def idle(spec: specs.Array) -> Any:
-    """Return an action's default: the middle one of three values, otherwise the one nearest to 0.
+    """Return an action's default: the middle of three values, or otherwise the value nearest to 0.
 
     Three values usually mean back, stay and forth.
     """

@@ -2,8 +2,8 @@
 
 A few bytes can require gigabytes of memory: one element can fill an array of any shape, and a
 string or an `Any` takes two bytes on the wire but up to 650 in memory. Therefore, all parts of a
-message share one budget. It is charged before memory is allocated: in `bounded_parsing.py` before
-protobuf parses the message, and in `packing.py` before an array is filled.
+message share one budget. The budget is charged before memory is allocated: in `bounded_parsing.py`
+before protobuf parses the message, and in `packing.py` before an array is filled.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def shortened(text: str, size: int) -> str:
 
 
 def sendable(text: str, size: int) -> str:
-    """Shorten text like `shortened` and replace its surrogates, so that a message can contain it.
+    """Shorten text as `shortened` does, and replace surrogates so that a message can contain it.
 
     Args:
       text: the text.

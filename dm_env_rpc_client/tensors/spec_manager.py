@@ -1,7 +1,7 @@
 """Lookup, validation and packing of an agent's actions or observations.
 
 Everything that depends only on the specs is computed once, when they arrive. In each step, a
-value's dtype and shape are compared with those of its spec. Its range is checked element by
+value's dtype and shape are compared with those of its spec. A value's range is checked element by
 element if the value has few elements, and with two reductions otherwise.
 """
 
@@ -33,8 +33,8 @@ _COMPARED = 256
 """An unknown name is cut to this many characters before it is compared with the known names."""
 
 _FEW = 64
-"""The maximum number of elements that are compared one by one. This takes 1 us, whereas two
-reductions take 3 to 7 us."""
+"""The maximum number of elements that are compared one by one. Comparing one by one takes 1 us,
+whereas two reductions take 3 to 7 us."""
 
 
 class TensorField:

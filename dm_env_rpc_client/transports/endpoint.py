@@ -161,6 +161,6 @@ def is_for_http2(address: str, credentials: Credentials | None) -> bool:
 
 
 def _needs_proxy(host: str) -> bool:
-    """Whether a proxy variable, such as `https_proxy`, applies to `host`, as it does in grpcio."""
+    """Whether grpcio would apply a proxy variable, such as `https_proxy`, to `host`."""
     proxies = urllib.request.getproxies().keys() & {"grpc", "https", "http"}
     return bool(proxies) and not urllib.request.proxy_bypass(host)

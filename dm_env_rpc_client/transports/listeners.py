@@ -40,7 +40,7 @@ def open_listener(
 
         if isinstance(credentials, ssl.SSLContext):
             raise SpecError(
-                f"credentials for {address}: the transport 'grpc' takes a Tls or "
+                f"credentials for {address}: the transport 'grpc' accepts a Tls or "
                 "grpc.ssl_server_credentials(...), got an ssl.SSLContext"
             )
         return GrpcListener(options, address, credentials)
@@ -55,7 +55,7 @@ def _why_not_http2(address: str, credentials: ServerCredentials | None) -> str:
     if not hasattr(select, "epoll"):
         return f"takes {why_no_epoll()}"
     if not (credentials is None or isinstance(credentials, ssl.SSLContext | Tls)):
-        return f"takes a Tls or an ssl.SSLContext, got {type(credentials).__name__}"
+        return f"accepts a Tls or an ssl.SSLContext, got {type(credentials).__name__}"
     scheme, _, rest = address.partition(":")
     if scheme in ("unix-abstract", "ipv4", "ipv6", "dns", "vsock") and not rest.isdigit():
         return f"takes host:port or unix:path, got {address!r}"

@@ -93,7 +93,7 @@ async def _open_stream_async(
 
 
 class StreamGroup:
-    """Streams that one thread uses at a time, on as few connections as their server allows.
+    """Streams for use by one thread at a time, on as few connections as the server allows.
 
     Args:
       endpoint: the server and how to connect to it.
@@ -133,7 +133,7 @@ class StreamGroup:
         return Http2Stream(connection, None, self._again, first)
 
     def cork(self) -> None:
-        """Hold back one thread's writes on all streams until `uncork`."""
+        """Hold back one thread's writes on all streams until `uncork` is called."""
         for connection in self._connections:
             connection.cork()
 

@@ -97,7 +97,7 @@ class ServerStream(Protocol):
 
 
 def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
-    """Answer a message in the thread of the stream's owner, for a thread that owns nothing."""
+    """Answer a message in the stream owner's thread, on behalf of a thread that owns nothing."""
     owner = stream.owner
     if owner is None:
         return stream.answer(message)
@@ -111,7 +111,7 @@ def answer_by_owner(stream: ServerStream, message: bytes) -> bytes:
 
 
 def close_by_owner(stream: ServerStream) -> None:
-    """Close a stream in its owner's thread, for a thread that owns nothing."""
+    """Close a stream in its owner's thread, on behalf of a thread that owns nothing."""
     owner = stream.owner
     if owner is None:
         stream.close()

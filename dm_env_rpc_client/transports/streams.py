@@ -54,7 +54,7 @@ class Stream(Protocol):
 
     @property
     def exchange(self) -> Exchange | None:
-        """The function that sends a message and receives the next one, if none is in flight.
+        """The function that sends a message and receives the next one if no request is in flight.
 
         Only the reading thread may call it. It takes five arguments: the message; a function
         called just before the message is sent, which returns False to prevent that; the argument

@@ -1,4 +1,4 @@
-"""Functions that show arrays as images, and decide for which arrays and in which colours.
+"""Functions that show arrays as images and decide which arrays to show and in which colours.
 
 Boolean arrays, and grey or RGB images in uint8, are shown unchanged. For all other arrays, the
 colour scale covers the range given by the spec or, if there is none, the range of the array.

@@ -23,8 +23,8 @@ _AXIS = 32
 """The margin below a plot with an axis, in pixels."""
 
 _LEAST_GAP = 4
-"""The minimum distance between boundaries, in pixels. Boundaries closer together are not drawn.
-Dots are drawn only if they are at least twice as far apart."""
+"""The minimum distance between boundaries, in pixels. Boundaries that are closer together are not
+drawn. Dots are drawn only if they are at least twice this distance apart."""
 
 MAX_BARS = 64
 """The maximum number of elements drawn as bars."""

@@ -34,9 +34,9 @@ from dm_env_rpc_client.transports.net.status import NO_HTTP2
 from dm_env_rpc_client.transports.services import CHECK
 
 _PING = CHECK
-"""The method called to probe a server. Every gRPC server answers, at least with UNIMPLEMENTED.
-Watching the channel's state instead would require a thread, which would delay closing the channel
-by 0.2 s."""
+"""The method called to probe a server. Every gRPC server answers the call, at least with
+UNIMPLEMENTED. Watching the channel's state instead would require a thread, which would delay
+closing the channel by 0.2 s."""
 
 _LEAST_PROBE_SECONDS = 0.25
 """The time, in seconds, that grpcio needs on a busy machine to report why it cannot connect."""
@@ -47,7 +47,8 @@ a server or a proxy."""
 
 _FINAL = re.compile(r"handshake failed|verification|verify|peer certificate", re.IGNORECASE)
 _BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
-"""Words in grpcio's error messages. Nothing else in a status indicates the cause."""
+"""Words in grpcio's error messages that indicate why a connection failed. Nothing else in a status
+indicates the cause."""
 
 _KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
 _KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
@@ -56,8 +57,8 @@ _WINDOW_BYTES = 16 << 20
 """The number of bytes that a server can send before the client reads them."""
 
 _DESCRIPTORS = 16
-"""More file descriptors than a channel needs. grpcio aborts the process if it runs out of file
-descriptors."""
+"""The number of file descriptors that must be free to open a channel, more than the channel needs.
+grpcio aborts the process if it runs out of file descriptors."""
 
 _MAX_FRAME_BYTES = 1 << 20
 """The largest frame, in bytes, that a server is allowed to send. With frames of 16 KiB, sending a

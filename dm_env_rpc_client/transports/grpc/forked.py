@@ -25,9 +25,10 @@ from dm_env_rpc_client.errors import SpecError
 
 _NOWHERE = "unix:/dev/null/nowhere"
 _PROBE_SECONDS = 1.5
-"""The time limit, in seconds, for grpcio to report that no server is listening, which usually takes
-a few milliseconds. Time during which the probing process waits for a processor does not count, up
-to `_WAIT_SECONDS`: with four busy processes per processor, the probe has taken more than 1.5 s."""
+"""The time limit, in seconds, for grpcio to report that no server is listening, which usually
+takes a few milliseconds. Time that the probing process spends waiting for a processor, up to
+`_WAIT_SECONDS`, does not count: with four busy processes per processor, the probe has taken more
+than 1.5 s."""
 
 _WAIT_SECONDS = 8.5
 _LOOK_SECONDS = 0.1
@@ -94,7 +95,7 @@ def _call_nobody() -> None:
 
 
 def _waited_for_processor(pid: int) -> float:
-    """Return for how many seconds the threads of a process have been ready to run but were not."""
+    """Return how many seconds the threads of a process have spent waiting for a processor."""
     nanoseconds = 0
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():

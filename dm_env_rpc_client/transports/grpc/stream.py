@@ -1,9 +1,9 @@
 """The stream over grpcio, for use in threads.
 
-A pump thread iterates over grpcio's messages and queues them for the reading thread. This costs
-one handover between threads. The queue allows reads with a timeout, which grpcio does not support.
-It also lets a signal interrupt the reader at any point, whereas a KeyboardInterrupt inside
-grpcio's own locking code could leave a lock held.
+A pump thread iterates over grpcio's messages and queues them for the reading thread. Each message
+therefore costs one handover between threads. The queue allows reads with a timeout, which grpcio
+does not support. The queue also lets a signal interrupt the reader at any point, whereas a
+KeyboardInterrupt inside grpcio's own locking code could leave a lock held.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ _BROKEN_OFF_SECONDS = 1.0
 that is still starting can break off handshakes."""
 
 _TELL_SECONDS = 1.0
-"""How long, in seconds, attempts must have failed before this is logged. Nothing is logged this
-close to the deadline."""
+"""How long, in seconds, attempts must have failed before the failure is logged. Nothing is logged
+if less than this time is left until the deadline."""
 
 
 class HandshakeError(ConnectionError):

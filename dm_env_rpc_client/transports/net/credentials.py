@@ -19,7 +19,7 @@ from dm_env_rpc_client.transports.net.addresses import is_loopback
 _Path: TypeAlias = str | os.PathLike[str]
 
 _SYSTEM = "system"
-"""The flag value that stands for the certificate authorities that this machine trusts."""
+"""The flag value that selects the certificate authorities that this machine trusts."""
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 _PRIVATE_KEY = b"PRIVATE KEY-----"

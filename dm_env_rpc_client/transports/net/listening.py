@@ -1,7 +1,7 @@
 """Listening sockets.
 
-`listen` binds a server to an address. For `localhost`, it binds to both the IPv4 and the IPv6
-address or raises an error.
+`listen` binds a server to an address. For `localhost`, `listen` binds to both the IPv4 and the
+IPv6 address or raises an error.
 
 The name `localhost` stands for an IPv4 and an IPv6 address, and gRPC binds to only one of them if
 the other is in use. A client that tries the other address first would connect to a different

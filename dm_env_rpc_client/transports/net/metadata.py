@@ -1,6 +1,6 @@
 """The metadata that a client sends as HTTP/2 headers with a call, and the token in the metadata.
 
-A token is a secret that a server can require. It is sent as the metadata
+A token is a secret that a server can require. The token is sent as the metadata
 `authorization: Bearer <token>` (RFC 6750). No error message contains the token.
 """
 

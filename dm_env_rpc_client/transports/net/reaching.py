@@ -23,7 +23,7 @@ from dm_env_rpc_client.transports.net.sockets import ALPN, Waits, set_options
 from dm_env_rpc_client.transports.net.status import NO_HTTP2
 
 _ACCEPT_SECONDS = 3.0
-"""The time limit, in seconds, for each address of a name with several to accept a connection."""
+"""The time limit, in seconds, for each of a name's several addresses to accept a connection."""
 
 _PROBE_SECONDS = 1.0
 """The time limit, in seconds, for a server to answer the beginning of a TLS handshake."""
@@ -108,7 +108,7 @@ def seconds_to_accept(remaining: float | None, places: int) -> float | None:
 
 
 async def explain_end(waits: Waits, error: OSError, attempts: Attempts) -> OSError:
-    """Find out whether a server that closes plaintext connections immediately expects TLS.
+    """Find out whether a server that immediately closes plaintext connections expects TLS.
 
     To a client, a server that expects TLS looks like a proxy whose server has not started yet. Only
     the proxy is worth another attempt.

@@ -7,10 +7,10 @@ the time that a bare C++ gRPC client takes (`python -m tests.benchmarks --only w
 
 A request takes the fast path (`exchange`) if no other request is in flight, which is the usual
 case. The fast path uses no queue: the caller's bytes go straight to the socket, and the received
-bytes to the message. Everything else goes through `send` and `advance`. `send` never waits. In
-`advance`, the reading thread sends the bytes that the socket or the server's window did not accept
-at first. If anything unusual happens, the fast path leaves the connection in a state from which
-`send` and `advance` can continue.
+bytes go straight to the message. Everything else goes through `send` and `advance`. `send` never
+waits. In `advance`, the reading thread sends the bytes that the socket or the server's window did
+not accept at first. If anything unusual happens, the fast path leaves the connection in a state
+from which `send` and `advance` can continue.
 
 Environments stepped together by one thread share a connection, and each has its own stream on it.
 One system call sends their Steps, and one system call receives many answers.
@@ -168,7 +168,7 @@ class ClientConnection:
         self.is_corked = True
 
     def uncork(self) -> None:
-        """Send the held-back bytes. A thread that waits for an answer also sends them."""
+        """Send the held-back bytes, which a thread that waits for an answer also sends."""
         self.is_corked = False
         self._change()
 

@@ -30,7 +30,8 @@ _HEADER_BYTES = 64
 """The number of bytes of uncompressed headers that count as one more frame."""
 
 _MAX_UNSENT_ACKNOWLEDGEMENTS = 1_000
-"""The maximum number of acknowledgements that can be unsent because the peer is not reading."""
+"""The maximum number of acknowledgements that can remain unsent because the peer is not
+reading."""
 
 _MAX_SETTINGS = 100
 """The maximum number of settings in one SETTINGS frame. HTTP/2 defines fewer than ten, and parsing

@@ -165,7 +165,7 @@ class Role(Protocol):
         """Process a DATA frame that ends the peer's half of a stream."""
 
     def check_stream(self, stream: int, kind: str) -> None:
-        """Raise ViolationError if `kind` frames are forbidden on a stream that gets no content."""
+        """Raise ViolationError if `kind` frames are forbidden on a stream without content."""
 
     def end_stream(self, stream: int, code: int) -> None:
         """Process an RST_STREAM frame, in which the peer ends a stream with an error code."""

@@ -12,8 +12,8 @@ the same number of bytes (`python -m tests.benchmarks --only waiting`).
 
 The client's windows for received content have the maximum size. The client's memory stays bounded
 because the client does not read the socket while no thread waits for an answer. A server reads for
-all streams of a connection, so each stream has its own window. The window stays closed while
-messages of that stream wait to be answered.
+all streams of a connection, so each stream has its own window. A stream's window stays closed
+while messages of the stream wait to be answered.
 """
 
 from __future__ import annotations

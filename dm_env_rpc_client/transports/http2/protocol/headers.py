@@ -88,7 +88,7 @@ class Request(NamedTuple):
     path: str
     metadata: tuple[tuple[str, str | bytes], ...]
     length: int | None
-    """The announced length of the content, in bytes, or None."""
+    """The announced length of the content, in bytes, or None if none was announced."""
 
     refusal: str
     """The HTTP status with which a request is refused, or "" if the request is a gRPC call."""
@@ -220,8 +220,8 @@ def _quoted(details: str) -> str:
 
 
 TABLE_BYTES = 4096
-"""The maximum size, in bytes, of the HPACK table: the default, which this end's SETTINGS do not
-change (section 4.2)."""
+"""The maximum size, in bytes, of the HPACK table, which is the default because this end's SETTINGS
+do not change it (section 4.2)."""
 
 _ENTRY_BYTES = 32
 """The number of bytes counted for an entry in addition to its name and value (section 4.1)."""

@@ -61,17 +61,18 @@ _RESET_BUDGET = 200
 stream offsets one of them. Rapid resets are free for a client but cost the server time."""
 
 _HEADER_BYTES = 2048
-"""The number of bytes of uncompressed headers that count as one more stream. They do not count if
-the server accepts their stream. Decoding 14 KB of Huffman code takes as long as ten cheap
+"""The number of bytes of uncompressed headers that count as one more stream. Headers do not count
+if the server accepts their stream. Decoding 14 KB of Huffman code takes as long as ten cheap
 steps."""
 
 _REPLENISHED_STREAMS = 20
 _REPLENISHED_FRAMES = 100
-"""The streams and frames refunded each second, to keep long-lived clients within budget."""
+"""How many streams and frames are refunded each second, to keep long-lived clients within
+budget."""
 
 _REMEMBERED = 1000
-"""The maximum number of reset streams that the server remembers. Frames for them might still be in
-flight."""
+"""The maximum number of reset streams that the server remembers. Frames for such streams might
+still be in flight."""
 
 
 class Event(enum.Enum):

@@ -7,7 +7,8 @@ thread (`leading.py`) is also an owner.
   their answers are quick.
 - Requests for worlds of another owner go to that owner's queue.
 - A stream without an owner has a separate thread while its answers are slow or might have to wait
-  for other streams. A request that an owner cannot answer without waiting also gets such a thread.
+  for other streams. A request that an owner cannot answer without waiting also gets a separate
+  thread.
 - No request is answered while the client leaves earlier answers unread.
 
 Only one thread at a time answers a stream. `ServedStream.has_thread` tells whether a thread other
@@ -33,8 +34,8 @@ from dm_env_rpc_client.transports.streams import Buffer
 _log = logging.getLogger(__name__)
 
 _SLOW_SECONDS = 0.001
-"""The average time, in seconds, above which answers count as slow. They count as slow until their
-average falls to `_QUICK_SECONDS`."""
+"""The average time, in seconds, above which answers count as slow. Answers then count as slow
+until their average falls to `_QUICK_SECONDS`."""
 
 _QUICK_SECONDS = 0.0003
 
@@ -42,8 +43,8 @@ _LINGER_SECONDS = 5.0
 """The maximum time, in seconds, that a stream's thread waits for a request."""
 
 _MAX_WAITING = 64
-"""The maximum number of requests that wait for a stream's thread. When that many wait, the client's
-window stays closed."""
+"""The maximum number of requests that wait for a stream's thread. When that many requests wait,
+the client's window stays closed."""
 
 _MAX_AHEAD_BYTES = 1 << 26
 """The maximum number of bytes of unanswered requests on a connection. A stream that exceeds the
@@ -64,7 +65,7 @@ class _NoRequest(enum.Enum):
     """The stream has ended, and the calling thread must close it."""
 
     GIVEN_UP = enum.auto()
-    """The stream goes on, and another thread may already answer it."""
+    """The stream continues, and another thread might already be answering it."""
 
 
 class Answering:
@@ -282,7 +283,7 @@ class Answering:
         self._give_thread(served)
 
     def _hand_over(self, served: ServedStream) -> None:
-        """Pass a stream to its owner, or to a thread that owns no worlds if it has no owner.
+        """Pass a stream to its owner or, if it has no owner, to a thread that owns no worlds.
 
         Only the thread that answers the stream, or that has set `has_thread`, calls this method.
         """

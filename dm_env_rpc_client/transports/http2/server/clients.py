@@ -30,8 +30,8 @@ _GREET_SECONDS = 10.0
 """The time limit, in seconds, for a new client to open a stream."""
 
 _UNREAD_SECONDS = 600.0
-"""How long, in seconds, a client can leave answers unread. A program does not read while it trains
-or is paused in a debugger.
+"""How long, in seconds, a client can leave answers unread. A program does not read answers while
+it trains or is paused in a debugger.
 
 The server sends no probes, because a program that reads only while it waits for an answer would
 not respond. The kernel closes connections to unreachable machines (see `set_options`).
@@ -44,14 +44,14 @@ _MOST_LINGERING = 64
 """The maximum number of draining connections. Beyond this number, the oldest one is closed."""
 
 _ADMIT_SECONDS = 0.0002
-"""How long, in seconds, new connections are accepted before open ones are served. At least one is
-accepted each time."""
+"""How long, in seconds, new connections are accepted before open ones are served. At least one
+connection is accepted each time."""
 
 _LONGEST_REST = 0.002
 """The maximum pause, in seconds, of the handshake thread after a handshake."""
 
 _THROWN_AWAY = bytearray(1 << 18)
-"""The buffer for discarded bytes. With MSG_TRUNC, TCP does not even write to it."""
+"""The buffer for discarded bytes. With MSG_TRUNC, TCP does not even write to this buffer."""
 
 
 class Clients:

@@ -415,7 +415,7 @@ class ServedStream:
         return bool(self.blocked) and self.call.has_unsent
 
     def answer(self, message: Buffer) -> bytes | StreamStatusError:
-        """Return the answer to a request, or the error that ends the stream, and record the time.
+        """Return a request's answer or the error that ends the stream, and record the time taken.
 
         Raises:
           ElsewhereError: another thread must answer the request (see `ServerStream.answer`).
