@@ -108,6 +108,45 @@ def test_a_disk_that_takes_nothing_ends_the_connection(
             takes_again.set()
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda address, recorder: play(address, 200, record=recorder),
+        lambda address, recorder: asyncio.run(_step_on(address, recorder, 200)),
+    ],
+    ids=["threads", "asyncio"],
+)
+def test_a_recording_that_was_idle_for_long_waits_for_the_disk_as_any_other(
+    server: Server,
+    path: Path,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Callable[[str, Recorder], None],
+) -> None:
+    takes_again = threading.Event()
+    monkeypatch.setattr(recorders, "MAX_WAITING_BYTES", 2_000)
+    with Recorder(path) as recorder:
+        writer = recorder._writer
+
+        def be_stuck(_: bytes) -> None:
+            # As if nothing had been written for much longer than the minute that a disk is given.
+            if not takes_again.is_set():
+                writer._progressed = time.monotonic() - 10_000.0
+            takes_again.wait(60)
+
+        disk(be_stuck)
+        stepping = threading.Thread(target=step, args=(server.address, recorder))
+        stepping.start()
+        try:
+            assert settles(lambda: writer._waiting_bytes > 2_000 or writer.failure is not None)
+            time.sleep(0.1)  # It waits for the disk meanwhile.
+        finally:
+            takes_again.set()
+            stepping.join(60)
+        assert writer.failure is None
+    assert len(entries(path)) >= 400
+
+
 def test_a_disk_that_is_slow_delays_and_drops_nothing(
     server: Server, path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
