@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 _ROWS = [
-    Row(1, "a server is killed in the middle of a step, 200 times",
+    Row(1, "a server is killed during a step, 200 times",
         "ConnectionLostError within 1 s, each time", "an exception class that is private to gRPC"),
     Row(2, "a server is stopped (SIGSTOP), request timeout set, 50 times",
         "DeadlineExceededError at most 0.2 s after the deadline; the connection is unusable",
@@ -85,9 +85,9 @@ _ROWS = [
     Row(20, "1,000,000 generated tensors and specs, 100,000 answers with changed bytes",
         "a valid value or one error of the package; at most 64 MiB more memory",
         "arrays, or one of more than 5 kinds of exceptions"),
-    Row(21, "16 bytes that ask for 2 GiB by broadcasting; 60 KB of strings that pad to 1.6 GB; "
-        "261 KB of gzip that holds 256 MiB",
-        "refused within 50 ms of arrival; bounded memory", "all three are accepted"),
+    Row(21, "16 bytes that broadcast to 2 GiB; 60 KB of strings that pad to 1.6 GB; 261 KB of "
+        "gzip that holds 256 MiB", "refused within 50 ms of arrival; bounded memory",
+        "all three are accepted"),
     Row(22, "every pair of dtypes with values at their edges, as actions",
         "exact, or an error that names the action; no value is changed",
         "300 becomes 44, NaN becomes the least int, 1.9 becomes 1, 'False' becomes True"),
@@ -108,8 +108,7 @@ _ROWS = [
         "MemoryError; imports a module that the peer names (gym-socket-api)"),
     Row(29, "C bridge: 20 hostile libraries (null pointers, wrong dimensions, abort, endless "
         "EAGAIN, exceptions in callbacks)",
-        "an error; if a library can end the process, the child process ends and its parent lives",
-        ""),
+        "an error; a library that can end its process ends only a child process", ""),
     Row(30, "the compliance suite on 40 broken servers and on good ones",
         "at least 38 are noticed; no false alarm", ""),
     Row(31, "a server floods: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown frames, empty or "
@@ -132,7 +131,7 @@ _ROWS = [
     Row(37, "5,000 real SIGINTs in close and poison with 900 requests pending",
         "no thread hangs; 0 stale answers", ""),
     Row(38, "a server acknowledges probes for 30 s of a step and then freezes",
-        "noticed within 20 s (over grpcio, which sends no more probes, within 80 s)", "never"),
+        "noticed within 20 s (over grpcio, within 80 s)", "never"),
     Row(39, "2,000 clients create worlds and vanish; at most 100 worlds are allowed",
         "the worlds end after the grace; later clients are served", ""),
     Row(40, "1,000 silent sockets, 256 idle streams, clients that never read, one byte a second",
@@ -142,8 +141,8 @@ _ROWS = [
         ""),
     Row(42, "hostile HTTP/2 clients: 100,000 rapid resets, floods, header bombs, window games, "
         "10,000 streams, malformed frames and header blocks of every kind in RFC 9113 and 7541",
-        "GOAWAY or RST_STREAM with the right code; at most 16 MiB more memory; an honest client "
-        "beside them notices nothing", ""),
+        "GOAWAY or RST_STREAM with the right code; at most 16 MiB more memory; honest clients "
+        "notice nothing", ""),
     Row(43, "callbacks of futures that wait for other requests, submit, close, raise, exit",
         "the connection goes on, or says why not", ""),
     Row(44, "addresses that only look like loopback (`*.localhost` that resolves elsewhere, a "
@@ -154,7 +153,7 @@ _ROWS = [
         "plaintext each way, rotation; tokens missing, wrong, right",
         "a clear error at once, which is not retried if it is final; no secret in any text",
         "waits without end, or an empty text"),
-    Row(47, "recordings with one bit changed (every bit of three small files, one for each "
+    Row(47, "recordings with one bit changed (every bit of three small files, one per "
         "compression), or cut off at any byte",
         "the same TimeSteps, or a RecordingError; never fewer in a file that is complete", ""),
     Row(48, "recordings that are bombs: 97 KB that unpack to gigabytes, millions of empty "
@@ -163,42 +162,42 @@ _ROWS = [
     Row(49, "recordings that are renamed, replaced, removed or on a full disk while recorders use "
         "the path; three recorders on one path",
         "nothing is overwritten; when the cause is gone, the next recording works", ""),
-    Row(50, "clients without a token: 2,000 connections a second without a byte; checks of health "
-        "with 14 KB of metadata in Huffman code; ClientHellos on 100 sockets; one process and two",
+    Row(50, "clients without a token: 2,000 connections a second without a byte; health checks "
+        "with 14 KB of Huffman-coded metadata; ClientHellos on 100 sockets; one process and two",
         "99th percentile of an honest client's steps at most twice that without them + 1 ms; at "
         "most 16 MiB more memory; all descriptors are free afterwards", ""),
-    Row(51, "SIGTERM to the process group, and to every process, of a server with workers, of "
-        "launched servers, of bridges, under load",
-        "environments are closed within the grace, the exit code tells it, nothing is left", ""),
+    Row(51, "SIGTERM to the process group, and to every process, of servers with workers, "
+        "launched servers and bridges, under load",
+        "environments are closed within the grace, the exit code says so, nothing is left", ""),
     Row(52, "a worker process of a server is stopped (SIGSTOP)",
         "noticed within 20 s, its worlds end with a clear error, new clients are served; stop() "
         "ends within its grace", ""),
     Row(53, "names, units, texts, properties and file names with escape sequences, C1 controls and "
         "bidirectional marks, in every command, table, log and traceback",
         "none reaches the terminal", ""),
-    Row(54, "greetings, requests and metadata that are malformed and hold a secret",
+    Row(54, "malformed greetings, requests and metadata that contain a secret",
         "the secret is in no error, log, reply, repr, span, recording or pickle", ""),
-    Row(56, "the server in one file, for machines and networks that one trusts, on the oldest and "
-        "the newest Python: rows 21, 26, 33 and 40, malformed frames and bombs of row 42, 10^5 "
-        "mutated frames; no floods",
-        "as there; memory of one unread connection at most 24 MiB", ""),
-    Row(57, "servers of batches, and worker processes of them, are killed 200 times while rows "
-        "step; every observation names its environment, its sequence and its step",
-        "no wrong row; the rows that were lost are named, and go on elsewhere", ""),
+    Row(56, "the server in one file, for trusted machines and networks, on the oldest and the "
+        "newest Python: rows 21, 26, 33 and 40, malformed frames and bombs of row 42, 10^5 "
+        "mutated frames; no floods", "as there; memory of one unread connection at most 24 MiB",
+        ""),
+    Row(57, "batch servers and their worker processes are killed 200 times while rows step; "
+        "every observation names its environment, sequence and step",
+        "no wrong row; lost rows are named and go on elsewhere", ""),
     Row(58, "batches of a million environments, and of fewer whose arrays exceed the limits",
         "refused before memory is taken; at most 16 MiB more memory at the server", ""),
-    Row(59, "JSON that asks for memory, in options, infos, errors of rows and descriptions of "
+    Row(59, "JSON that needs much memory, in options, infos, row errors and descriptions of "
         "spaces, at both ends and in the server in one file: one long text among thousands of "
         "short ones, void scalars, Boxes of 2^25 elements in 77 bytes; specs of 2^26 elements",
         "refused, or peak memory at most 4x the message + 64 MiB", ""),
     Row(60, "the threads that call one environment, from its constructor to close: steps of 0, 2, "
         "3 and 6 ms and of 2 s; alone, in streams, in a batch, in worker processes, in the main "
         "thread; both transports; the server in one file", "one", ""),
-    Row(61, "environments that misbehave or surprise, by every way of travelling: make, Remote-v0, "
-        "streams, a batch, make of a batch, a served VectorEnv, Stable-Baselines3, PettingZoo, the "
-        "server in one file, a recording and its replay, both transports, several processes",
-        "the same as in process, the same error, or a sentence of a guide that says what is "
-        "different", ""),
+    Row(61, "misbehaving and unusual environments, in every remote setup: make, Remote-v0, "
+        "streams, a batch, make of a batch, a served VectorEnv, Stable-Baselines3, PettingZoo, "
+        "the server in one file, a recording and its replay, both transports, several processes",
+        "the same values or the same error as in process, or a difference that a guide states",
+        ""),
     Row(62, "a child forked by a client (a data loader) lives while environments, launched "
         "servers and recordings are closed, 50 times",
         "closed within 2 s; in the child an error within 2 s, or it works", "hangs"),
