@@ -28,7 +28,7 @@ _PASS_A_FUNCTION = (
 
 
 class Instance:
-    """An existing environment that is lent to one world at a time.
+    """An existing environment that only one world at a time can use.
 
     All its worlds belong to the same owner. A world gets an `OwnedEnvironment` or an `OwnedGame`;
     at its end, it returns the environment without closing it.
@@ -37,7 +37,7 @@ class Instance:
       environment: an environment of dm_env, Gymnasium or PettingZoo.
 
     Attributes:
-      name: a description of the environment, for texts.
+      name: a description of the environment, for error messages.
       owner: the thread that owns the environment.
     """
 
@@ -76,12 +76,12 @@ class Instance:
 
         Args:
           settings: the settings of the CreateWorld: at most `num_envs`, the number of its rows.
-          report: takes exceptions of a batch's rows.
+          report: receives exceptions raised by a batch's rows.
 
         Raises:
           RequestError: another world has the environment, or there are other settings or rows.
           SpecError: the environment cannot be served.
-          TypeError: it is no environment.
+          TypeError: it is not an environment.
         """
         with self._lock:
             if self._is_ending:
@@ -89,8 +89,8 @@ class Instance:
             if self._is_lent:
                 raise RequestError.not_now(
                     f"this server hosts one environment, {self.name}, and another world "
-                    "is using it; destroy that world first, or wait until it ends some time after "
-                    f"its client disconnects (see idle_world_seconds); {_PASS_A_FUNCTION}"
+                    "is using it; destroy that world first, or wait until the server ends it after "
+                    f"its client has disconnected (see idle_world_seconds); {_PASS_A_FUNCTION}"
                 )
             self._is_lent = True
         try:

@@ -58,7 +58,7 @@ class RowPlaces(Protocol):
         """
 
     def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
-        """Return a pipe to a worker and its share, or raise OSError if the worker has ended."""
+        """Return a pipe to a worker and the worker's share, or raise OSError if it has ended."""
 
     def wait_replaced(self, number: int, share: WorkerShare) -> None:
         """Wait for the replacement of an ended worker, and add the rows to its count.
@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Return a request's result, or raise its error or, if the worker ended, _LostError."""
+        """Return the result of a request, or raise its error, or _LostError if its worker ended."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -189,7 +189,7 @@ class SpreadBatch(AnyBatch):
       places: the workers.
       name: the name of the environment.
       asked: the requested rows.
-      report: takes exceptions of rows.
+      report: receives exceptions raised by rows.
 
     Raises:
       ElsewhereError: the factory makes batches itself, each of which must be in one process.

@@ -40,8 +40,8 @@ LOOK_SECONDS = 0.25
 """Interval, in seconds, between checks of a worker process."""
 
 _BEHIND_SECONDS = 1.0
-"""Time limit, in seconds, for a worker to accept a stream. After that, new streams go to other
-workers."""
+"""Time limit, in seconds, for a worker to accept a stream. If a worker takes longer, new streams
+go to other workers."""
 
 _END_SECONDS = 5.0
 """Time limit, in seconds, for a worker to exit after it has closed its pipe."""

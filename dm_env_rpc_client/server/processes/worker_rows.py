@@ -57,7 +57,7 @@ class PreparedRows(NamedTuple):
     Attributes:
       made: the facts about the rows with these settings.
       is_new: whether these settings need new arrays, for other specs.
-      taken: the names of the settings that environments took themselves.
+      taken: the names of the settings that environments applied themselves.
     """
 
     made: MadeRows
@@ -302,7 +302,7 @@ class _Rows:
 
 
 def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickle the infos of rows; for one that cannot be pickled, record an error of its row."""
+    """Pickle the infos of rows, and record an error for each row whose infos cannot be pickled."""
     try:
         return _dumps(taken)
     except Exception:
@@ -325,8 +325,8 @@ _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
     {MappingProxyType: lambda mapping: (_unchangeable, (dict(mapping),))},
     copyreg.dispatch_table,
 )
-"""Reducers for pickle, including one for the read-only mappings that replace, in infos, all
-mappings other than dicts."""
+"""Pickle reducers, including one for the read-only mappings that replace all non-dict mappings in
+infos."""
 
 
 def _picklable(value: Any) -> bytes:

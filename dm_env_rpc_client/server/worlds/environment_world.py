@@ -57,7 +57,7 @@ class TakesSettings(Protocol):
           None.
 
         Raises:
-          ValueError: a setting is invalid. The client receives the text.
+          ValueError: a setting is invalid. The client receives the error message.
         """
 
 
@@ -102,8 +102,9 @@ class _Closed(dm_env.Environment):
 class EnvironmentWorld(OwnedWorld):
     """A world that hosts an environment created by a factory from the world's settings.
 
-    The settings of a reset override those of the creation, and the factory makes a new
-    environment with them, except settings that the environment takes itself (`TakesSettings`).
+    The settings of a reset override those with which the world was created, and the factory makes
+    a new environment with them, except for those that the environment applies itself
+    (`TakesSettings`).
 
     The world is made and used in the thread of its owner, so that it needs no lock. A ResetWorld
     that must wait for the agent waits in another thread.

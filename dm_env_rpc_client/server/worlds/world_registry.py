@@ -128,7 +128,7 @@ class WorldRegistry:
       error_log: collects exceptions of worlds that are closed without a request.
       share: counts the worlds against the limits, and names them.
       main: the owner of all worlds; None if they have owners of their own.
-      report: takes exceptions of a batch's rows.
+      report: receives exceptions raised by a batch's rows.
     """
 
     def __init__(
@@ -243,8 +243,8 @@ class WorldRegistry:
         if self._options.singleton:
             known = ", ".join(map(repr, self._entries)) or "one that is being closed"
             text = (
-                f"this server hosts one environment at a time (singleton), and world {known} has "
-                "it; destroy it, or end its client,"
+                f"this server hosts one environment at a time (singleton), and the world that "
+                f"uses it is {known}; destroy that world or end its client"
             )
         return RequestError(code_pb2.RESOURCE_EXHAUSTED, f"{text} first")
 
