@@ -343,8 +343,9 @@ class LaunchError(DmEnvRpcClientError):
     Attributes:
       reason: what happened, such as "ended with exit code 1".
       command: the command line, or the image of the container.
-      exit_code: its exit code, negative if a signal ended it; None if it is still running.
-      logs: the end of its output.
+      exit_code: the server's exit code, negative if a signal ended it; None if it is still
+        running.
+      logs: the end of the server's output.
     """
 
     def __init__(self, reason: str, command: str, exit_code: int | None, logs: str):

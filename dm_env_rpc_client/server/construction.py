@@ -31,8 +31,8 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.tensors import nesting
 
 SERVED = (
-    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
-    "PettingZoo, a Game or a World"
+    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, a PettingZoo "
+    "environment, a Game or a World"
 )
 """The kinds of environments that can be served, for use in error messages."""
 

@@ -59,7 +59,7 @@ class Instance:
         """Set the options for converting the environment.
 
         Raises:
-          SpecError: it is a batch that lacks something.
+          SpecError: the environment is a batch that lacks what its conversion requires.
         """
         self._conversion = conversion
         check(self._environment, conversion)
@@ -72,14 +72,15 @@ class Instance:
     def construct(self, settings: Mapping[str, Any], report: Report = unreported) -> Any:
         """Return the environment for a new world, like `construction.construct` for a factory.
 
-        Called in the thread of the owner.
+        Called in the owner's thread.
 
         Args:
           settings: the settings of the CreateWorld: at most `num_envs`, the number of its rows.
           report: receives exceptions raised by a batch's rows.
 
         Raises:
-          RequestError: another world has the environment, or there are other settings or rows.
+          RequestError: another world is using the environment, or other settings or another number
+            of rows are requested.
           SpecError: the environment cannot be served.
           TypeError: it is not an environment.
         """
@@ -112,8 +113,8 @@ class Instance:
     def close(self) -> bool:
         """Close the environment, and return whether it was closed.
 
-        If a world still has it, because a step has not ended, it is closed when the world returns
-        it.
+        If a world is still using the environment because a step has not ended, the environment is
+        closed when the world returns it.
 
         Raises:
           Exception: raised by its `close`.

@@ -152,7 +152,7 @@ CREATIONS: dict[str, Wrong] = {
         lambda: None, "the factory returned None", "", "expected a dm_env.Environment, a gymnasium."
     ),
     "a function that returns a text": Wrong(
-        lambda: "CartPole-v1", "the factory returned a str", "", "an environment of PettingZoo"
+        lambda: "CartPole-v1", "the factory returned a str", "", "a PettingZoo environment"
     ),
     "a function that returns a tuple": Wrong(
         lambda: (Countdown(), {}), "the factory returned a tuple of 2 values", "", "PettingZoo"

@@ -37,8 +37,8 @@ from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 _LOST = (
-    "ChildProcessError: the process of this row has ended; the row is recreated, and begins a "
-    "sequence with the next step"
+    "ChildProcessError: the process of this row has ended; the row will be recreated and will "
+    "begin a sequence in the next step"
 )
 
 
@@ -54,7 +54,7 @@ class RowPlaces(Protocol):
           most: the maximum number of workers.
 
         Raises:
-          StreamStatusError: the server stops.
+          StreamStatusError: the server is stopping.
         """
 
     def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
@@ -68,7 +68,7 @@ class RowPlaces(Protocol):
           share: the share of the ended worker.
 
         Raises:
-          ChildProcessError: the replacement ended while it started, or the server stops.
+          ChildProcessError: the replacement ended while it started, or the server is stopping.
         """
 
     def gone(self, share: WorkerShare) -> None:
@@ -193,7 +193,7 @@ class SpreadBatch(AnyBatch):
 
     Raises:
       ElsewhereError: the factory makes batches itself, each of which must be in one process.
-      StreamStatusError: a worker has ended meanwhile, or the server stops.
+      StreamStatusError: a worker has ended in the meantime, or the server is stopping.
       Exception: as `construct`.
     """
 

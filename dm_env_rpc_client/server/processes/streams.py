@@ -67,7 +67,7 @@ class Link:
     """The connection of one stream to a worker.
 
     Args:
-      pipe: a pipe to the worker, which may not have its end yet.
+      pipe: a pipe to the worker, which might not have received its end yet.
       share: the share of the worker.
 
     Attributes:
@@ -167,7 +167,7 @@ class Places(Protocol):
           is_gone: whether the client is gone.
 
         Raises:
-          StreamStatusError: the client is gone, or the server stops.
+          StreamStatusError: the client is gone, or the server is stopping.
         """
 
     def was_not_created(self, share: WorkerShare) -> None:

@@ -40,8 +40,8 @@ class TakesSettings(Protocol):
     """An environment that itself applies some of the settings in its agent's Reset.
 
     Attributes:
-      reset_settings: the names of these settings. All others go to the factory. None for all; then
-        `configure` is called in every Reset, even without settings.
+      reset_settings: the names of these settings; all others are passed to the factory. None
+        stands for all settings; `configure` is then called in every Reset, even without settings.
     """
 
     reset_settings: Collection[str] | None
@@ -53,8 +53,8 @@ class TakesSettings(Protocol):
           settings: some of `reset_settings`; names with periods are nested dictionaries.
 
         Returns:
-          A function that undoes it, called if another row of the batch refuses its settings; or
-          None.
+          A function that undoes the change, called if another row of the batch refuses its
+          settings; or None.
 
         Raises:
           ValueError: a setting is invalid. The client receives the error message.
@@ -115,7 +115,7 @@ class EnvironmentWorld(OwnedWorld):
       environment: the first environment. The world closes it.
       settings: flat settings by name, as received with CreateWorld.
       default_actions: values, by flat name, for actions that a step omits, in addition to the
-        environment's own attribute of this name. All other actions must be in every step.
+        environment's own attribute of this name. All other actions must be sent in every step.
       allowed: the names that clients may call, and the names that they may set.
       singleton: whether an environment is closed before another is made in its place.
     """

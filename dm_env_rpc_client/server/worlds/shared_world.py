@@ -55,7 +55,7 @@ class SharedWorld(OwnedWorld):
     """A world that runs a game for several agents.
 
     Threads that own nothing use it, because its steps wait for one another. Its owner makes all
-    calls of the game.
+    calls to the game.
 
     Args:
       game: the game. The world closes it.

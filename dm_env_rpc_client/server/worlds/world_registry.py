@@ -119,9 +119,9 @@ class WorldRegistry:
     """The thread-safe registry that creates, finds and destroys worlds.
 
     If there are several environments, the create setting "environment" selects one by name. If the
-    only one is named `UNNAMED`, "environment" is passed to it like any other setting. A world that
-    exists from the start has the empty name; then no others can be created, and it is never
-    destroyed.
+    only one is named `UNNAMED`, "environment" is passed to it like any other setting. If a world
+    exists from the start, its name is empty, it is never destroyed, and no other worlds can be
+    created.
 
     Args:
       options: the sources of worlds, and the limits of their number and life.
@@ -201,7 +201,7 @@ class WorldRegistry:
 
         Args:
           settings: values by name.
-          creator: keeps the world, even without agents, until `creator_gone`.
+          creator: keeps the world alive, even without agents, until `creator_gone` is called.
 
         Raises:
           ElsewhereError: this thread is an owner, and the world should belong to another one.
