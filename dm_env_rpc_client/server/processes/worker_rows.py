@@ -1,8 +1,8 @@
 """The rows of batches in a worker; the batches themselves are in the server's own process.
 
 Each worker hosts some of the rows of a batch, and receives commands for them over a pipe. Numbers
-are exchanged through shared memory. Actions are written to it before the message that requests a
-step is sent, and results before that message is answered.
+are exchanged through shared memory. Actions are written to this memory before a step is requested,
+and results are written before the request is answered.
 """
 
 from __future__ import annotations

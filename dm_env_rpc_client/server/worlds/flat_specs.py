@@ -34,7 +34,8 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.tensors import nesting, specs, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]
-"""The specs of actions, observations, reward and discount. Each may be nested, flat or None."""
+"""The specs of actions, observations, reward and discount. Each spec may be nested, flat or
+None."""
 
 METHODS = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
 

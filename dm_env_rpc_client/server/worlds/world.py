@@ -230,7 +230,7 @@ class Agent(abc.ABC):
     @property
     @abc.abstractmethod
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        """The specs of actions and observations. Only `reset` and `World.reset` change these."""
+        """The specs of actions and observations. Only `reset` and `World.reset` change them."""
 
     @abc.abstractmethod
     def step(
