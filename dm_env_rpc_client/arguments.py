@@ -1,9 +1,9 @@
 """Validation of function arguments, with one function for each kind of value.
 
 A value that has the wrong type or is out of range raises a SpecError, which is also a ValueError;
-an unknown keyword raises Python's TypeError. The error message states the name of the argument,
-the expected values and the received value. NumPy scalars count as numbers, but bools do not. Each
-function returns the valid value and converts a NumPy scalar to a Python number.
+an unknown keyword argument raises a plain TypeError. The error message states the name of the
+argument, the expected values and the received value. NumPy scalars count as numbers, but bools do
+not. Each function returns the valid value and converts a NumPy scalar to a Python number.
 
 Times are given in seconds and must be finite and at most `MOST_SECONDS`. A time limit, such as
 `timeout`, must be greater than 0, because no transport answers instantly; None means no limit. A
@@ -25,7 +25,7 @@ MOST_SECONDS = (1 << 31) // 1000
 """The longest valid time, in seconds: poll(2) takes its timeout in milliseconds, as a C int."""
 
 NO_LIMIT = "None for no limit"
-"""How the error messages for most limits describe None."""
+"""The description of None in the error messages for most limits."""
 
 _DAY_SECONDS = 24 * 60 * 60
 
@@ -194,7 +194,7 @@ def names(
 
 
 def one_of(name: str, value: Given, known: Sequence[object]) -> Given:
-    """Return a str that is one of `known`, or raise a SpecError that lists the choices."""
+    """Return `value` if it is a str in `known`, or raise a SpecError that lists the choices."""
     if not isinstance(value, str) or value not in known:
         listed = ", ".join(map(repr, known))
         raise SpecError(f"unknown {name} {shown(value)}; choose one of {listed}")

@@ -202,7 +202,7 @@ class PropertyError(DmEnvRpcError):
         reason = {
             "NOT_FOUND": "there is no such property",
             "PERMISSION_DENIED": f"its attributes do not allow it to be {_DONE[operation]}",
-            "INVALID_ARGUMENT": "it does not take this value",
+            "INVALID_ARGUMENT": "it does not accept this value",
         }[result]
         status_proto = status_pb2.Status(code=code_pb2.Code.Value(result), message=reason)
         return PropertyError.of_status(operation, key, status_proto)
@@ -330,7 +330,7 @@ _LISTED = 8
 
 
 def _more(others: Sequence[Hashable]) -> str:
-    """Return the end of an error message, which lists the failures after the first one."""
+    """Return the part of an error message that lists the failures after the first."""
     if not others:
         return ""
     named = ", ".join(map(repr, others[:_LISTED])) + (", ..." if len(others) > _LISTED else "")
@@ -343,8 +343,9 @@ class LaunchError(DmEnvRpcClientError):
     Attributes:
       reason: what happened, such as "ended with exit code 1".
       command: the command line, or the image of the container.
-      exit_code: its exit code, negative if a signal ended it; None if it is still running.
-      logs: the end of its output.
+      exit_code: the server's exit code, negative if a signal ended it; None if it is still
+        running.
+      logs: the end of the server's output.
     """
 
     def __init__(self, reason: str, command: str, exit_code: int | None, logs: str):

@@ -20,21 +20,22 @@ DISTRIBUTION = "dm-env-rpc-client"
 """The name of this package in package indexes."""
 
 _CLONE = Path(__file__).resolve().parents[1]
-"""The clone of the repository that contains this file, if any."""
+"""The repository clone that contains this file, if any."""
 
 _INSTALL = "pip install"
 
 
 @contextlib.contextmanager
 def importing(extra: str, needs: str) -> Iterator[None]:
-    """Name the extra to install in the error message if an import in the block fails.
+    """If an import in the block fails, name the missing extra in the error message.
 
     Args:
       extra: its name, such as "record".
       needs: the subject and verb of the error message, such as "recordings need".
 
     Raises:
-      ModuleNotFoundError: a package is missing; the message has the command to install the extra.
+      ModuleNotFoundError: a package is missing; the message contains the command that installs the
+        extra.
     """
     try:
         yield
@@ -51,7 +52,7 @@ def is_told(error: BaseException) -> bool:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra from the origin of this installation.
+    """Return the command that installs an extra from the same source as this package.
 
     Args:
       extra: its name, such as "cli".
@@ -67,7 +68,7 @@ def install_command(extra: str) -> str:
 
 
 class Origin(NamedTuple):
-    """The place that this package was installed from, if it is not a package index.
+    """The source of this installation, if it is not a package index.
 
     Attributes:
       what: the folder of an editable installation; otherwise an address for pip.

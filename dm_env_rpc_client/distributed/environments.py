@@ -44,10 +44,10 @@ class RemoteEnvironments:
     `BatchedEnvironment`.
 
     Args:
-      addresses: one address, as for `make`, or several, assigned to the environments in turn by
-        their indices.
-      create_world_settings: settings for creating the world of each environment: a mapping for all,
-        or a function of the index.
+      addresses: one address, as for `make`, or several, which are assigned to the environments in
+        turn, in the order of their indices.
+      create_world_settings: settings for creating the world of each environment: one mapping for
+        all environments, or a function of the index.
       join_world_settings: settings for joining the worlds, in the same form.
       num_batches: as for `BatchedEnvironment`, in each actor.
       **make_kwargs: arguments of `make`, such as `request_timeout` or `restart`.
@@ -71,7 +71,9 @@ class RemoteEnvironments:
             ("join_world_settings", join_world_settings),
         ):
             if not callable(settings):
-                expected = "a mapping of names to values, or a function from an index to one"
+                expected = (
+                    "a mapping of names to values, or a function that returns one for an index"
+                )
                 arguments.mapping(name, settings, expected=expected)
         self._addresses = listed(addresses)
         self._settings = create_world_settings, join_world_settings
@@ -116,7 +118,7 @@ class ActorEnvironments(Protocol):
         """Step each environment, or begin its next sequence after a LAST TimeStep.
 
         Args:
-          actions: each leaf [N, ...].
+          actions: the actions, with leaves of shape [N, ...].
           latest: the last TimeSteps.
 
         Raises:

@@ -209,7 +209,7 @@ class _Actor:
     handle: Any = None
     restarts: int = 0
     attempts: int = 0
-    """The number of times that the actor was replaced since its last batch."""
+    """The number of times that the actor has been replaced since its last batch."""
 
     num_steps: int = 0
     deadline: Deadline = dataclasses.field(default_factory=lambda: Deadline.after(None))
@@ -227,7 +227,7 @@ class RayRollouts(Rollouts):
     continue.
 
     Even if a batch is lost, `collect` returns a batch from every actor, because the new actor
-    begins another batch. Exceptions of the policy, and SpecErrors, are raised in this process, and
+    begins another batch. SpecErrors and exceptions of the policy are raised in this process, and
     the actor is kept. If `collect` raises, or an iterator of `stream` is closed, unfinished
     batches are dropped and counted in `num_dropped`; `Batch.start` shows the gap.
 
@@ -238,7 +238,8 @@ class RayRollouts(Rollouts):
       envs_per_actor: see `Rollouts`.
       weights: see `Rollouts`. Ray sends them to each machine once.
       seed: see `Rollouts`.
-      attempts: maximum number of consecutive replacements of an actor without a delivered batch.
+      attempts: maximum number of times in a row that an actor is replaced without delivering a
+        batch.
       start_timeout: time limit, in seconds, for all actors to create their environments.
       batch_timeout: time limit, in seconds, for a batch, including the creation of environments in
         a new actor; None for no limit. It detects frozen actors.
@@ -256,7 +257,7 @@ class RayRollouts(Rollouts):
       EnvironmentsFailedError: an environment could not be created. No actor remains.
       DeadlineExceededError: the actors were not ready in time.
       ModuleNotFoundError: Ray is not installed.
-      Otherwise the errors of Ray.
+      Otherwise, errors raised by Ray.
     """
 
     def __init__(
@@ -318,7 +319,7 @@ class RayRollouts(Rollouts):
           num_steps: the number of steps in a batch, T.
 
         Returns:
-          An iterator over batches of one actor each, in order of completion. Closing or
+          An iterator over batches, each from one actor, in order of completion. Closing or
           garbage-collecting the iterator drops unfinished batches.
 
         Raises:

@@ -35,8 +35,9 @@ class PolicyStep(NamedTuple):
     """The actions chosen by a policy, and additional values to keep.
 
     Attributes:
-      actions: the actions, each leaf [N, ...].
-      extras: values to keep, such as log-probabilities; a structure with arrays [N, ...] as leaves.
+      actions: the actions, with leaves of shape [N, ...].
+      extras: values to keep, such as log-probabilities; a structure whose leaves are arrays of
+        shape [N, ...].
     """
 
     actions: Any
@@ -110,8 +111,8 @@ class Worker:
         Raises:
           EnvironmentsFailedError: some environments failed.
           SpecError: actions or TimeSteps do not conform.
-          Otherwise the exceptions of the policy. After any error, the next call begins a sequence
-            in each environment.
+          Otherwise, the exceptions raised by the policy. After any error, the next call begins a
+            sequence in each environment.
         """
         specs = self.open()
         stack = Stack(specs, num_steps + 1, self._env_ids)
@@ -170,14 +171,16 @@ class Rollouts(abc.ABC):
     Actor i runs the environments i * envs_per_actor to (i + 1) * envs_per_actor - 1.
 
     Args:
-      make_env: a function from an index to a `dm_env.Environment`, remote, as in
-        `lambda index: make(address, {"seed": index})`, or local; all must have the same specs. Or a
-        `RemoteEnvironments`, which steps the environments of an actor as one batch.
-      policy: called with the TimeSteps of an actor's environments, each field [envs_per_actor,
-        ...]; with the weights; and with a list of `numpy.random.Generator`, one for each
-        environment. It returns the actions, each leaf [envs_per_actor, ...], or a `PolicyStep`. It
-        is also called for LAST TimeSteps, whose actions are ignored. An object with state is copied
-        for each actor, and must reset its state where `timestep.first()` is true.
+      make_env: a function that returns the `dm_env.Environment` with a given index. Environments
+        can be remote, as with `lambda index: make(address, {"seed": index})`, or local; all must
+        have the same specs. Or a `RemoteEnvironments`, which steps the environments of an actor as
+        one batch.
+      policy: called with the TimeSteps of an actor's environments (fields of shape
+        [envs_per_actor, ...]), the weights, and a list with a `numpy.random.Generator` for each
+        environment. It returns the actions, with leaves of shape [envs_per_actor, ...], or a
+        `PolicyStep`. It is also called for LAST TimeSteps, for which its actions are ignored. A
+        policy with state is copied for each actor, and must reset its state where
+        `timestep.first()` is true.
       num_actors: the number of actors.
       envs_per_actor: the number of environments in each actor.
       weights: the policy's initial weights.
@@ -190,7 +193,8 @@ class Rollouts(abc.ABC):
     Raises:
       SpecError: an argument has the wrong type or is out of range, or environments have different
         specs.
-      EnvironmentsFailedError: an environment could not be created. All others are closed.
+      EnvironmentsFailedError: an environment could not be created. All other environments are
+        closed.
     """
 
     def __init__(
@@ -241,7 +245,7 @@ class Rollouts(abc.ABC):
     def collect(self, num_steps: int) -> Batch:
         """Take steps in all environments with the current weights, and wait for the results.
 
-        The first batch begins with FIRST; later ones continue the sequences.
+        The first batch begins with FIRST TimeSteps; later batches continue the sequences.
 
         Args:
           num_steps: the number of steps, T.
@@ -253,7 +257,7 @@ class Rollouts(abc.ABC):
           SpecError: `num_steps` is not positive, or actions or TimeSteps do not conform.
           ConnectionClosedError: these rollouts are closed.
           EnvironmentsFailedError: some environments failed.
-          Otherwise the exceptions of the policy.
+          Otherwise, the exceptions raised by the policy.
         """
         self._check(num_steps)
         return merge(self._collect_each(num_steps))
@@ -265,7 +269,7 @@ class Rollouts(abc.ABC):
           num_steps: the number of steps in a batch, T.
 
         Returns:
-          An iterator over batches of one actor each.
+          An iterator over batches, each from one actor.
 
         Raises:
           As `collect`.
@@ -329,8 +333,9 @@ class Rollouts(abc.ABC):
 class LocalRollouts(Rollouts):
     """Rollouts that run in this process without Ray, for tests, debugging and first experiments.
 
-    With a seed, and environments that depend only on their indices, the trajectories equal those of
-    `RayRollouts` with the same arguments bit for bit, as long as no actor is replaced there.
+    With a seed, and with environments that depend only on their indices, the trajectories are
+    bit-for-bit equal to those of `RayRollouts` with the same arguments, as long as `RayRollouts`
+    does not replace an actor.
 
     Args:
       make_env: see `Rollouts`.

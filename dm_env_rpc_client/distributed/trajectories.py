@@ -28,11 +28,14 @@ class Batch(NamedTuple):
     The caller owns the arrays and can write to them.
 
     Attributes:
-      timesteps: `step_type` int64 [T + 1, N]; `reward` and `discount` [T + 1, N, ...], 0 and 1
-        where the TimeStep is FIRST; `observation` with the structure of `observation_spec`, each
-        leaf [T + 1, N, ...]. Strings, and arrays of variable length, are arrays of objects.
-      actions: with the structure that the policy returned, each leaf [T, N, ...].
-      extras: the policy's results besides actions, each leaf [T, N, ...]; () for none.
+      timesteps: the TimeSteps: `step_type`, int64 [T + 1, N]; `reward` and `discount`, of shape [T
+        + 1, N, ...], which are 0 and 1 where the TimeStep is FIRST; and `observation`, in the
+        structure of `observation_spec`, with leaves of shape [T + 1, N, ...]. Strings, and arrays
+        of variable length, are stored in arrays of objects.
+      actions: the actions, in the structure that the policy returned, with leaves of shape [T, N,
+        ...].
+      extras: the policy's results besides actions, with leaves of shape [T, N, ...]; () if there
+        are none.
       env_ids: the index of each environment, int64 [N].
       restarts: the number of replacements of each environment's actor, int64 [N].
       start: the number of steps of each environment from its creation to `timesteps[0]`, int64 [N].
@@ -51,7 +54,7 @@ class Batch(NamedTuple):
 
 
 def merge(batches: Sequence[Batch]) -> Batch:
-    """Merge batches with equal step counts and weights from different environments.
+    """Merge batches that have equal step counts and weights, but different environments.
 
     Args:
       batches: the batches, at least one; the result is a copy.

@@ -25,7 +25,7 @@ __all__ = ["LegacyProperties"]
 
 
 class LegacyProperties(PropertyAccess):
-    """The same interface as `PropertiesExtension`, with additional requests for several keys.
+    """The interface of `PropertiesExtension`, plus methods that handle several keys in a request.
 
     Args:
       connection: a connection to a server of the 1.0 line.

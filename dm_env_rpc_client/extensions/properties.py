@@ -47,7 +47,7 @@ class PropertySpec:
     """A server's description of a property.
 
     Attributes:
-      key: the key to read, write and list it by.
+      key: the key with which to read, write and list the property.
       readable: whether it has a value to read.
       writable: whether a value can be written to it.
       listable: whether there are properties below it.
@@ -227,7 +227,7 @@ Lister = Callable[[str], Sequence[PropertySpec]]
 
 
 class TreeEntry(NamedTuple):
-    """One property of a tree.
+    """A property in a `PropertyTree`.
 
     Attributes:
       spec: the server's description of the property.
@@ -243,7 +243,7 @@ class TreeEntry(NamedTuple):
 
 
 class PropertyTree:
-    """A snapshot of properties, made by `PropertyAccess.tree`, that is shown without requests.
+    """A snapshot of properties made by `PropertyAccess.tree`; displaying it sends no requests.
 
     Args:
       list_below: lists the properties directly below a key.
@@ -288,7 +288,7 @@ class PropertyTree:
 
 
 def _entries(list_below: Lister, read: Callable[[str], Any], key: str) -> Iterator[TreeEntry]:
-    """Yield all properties below a key (not recursively, because there can be many levels)."""
+    """Yield all properties below a key, using a stack instead of recursion for deep trees."""
     seen = {key}
     levels = [iter(list_below(key))]
     while levels:

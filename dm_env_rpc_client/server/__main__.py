@@ -1,10 +1,10 @@
 """The command `python -m dm_env_rpc_client.server MODULE:NAME ADDRESS`.
 
-The command serves until it receives SIGTERM. With the option `--thread main` before these
-arguments, it calls all methods of the environments in the main thread. `dm-env-rpc serve` does the
-same and has more options, but this command does not require an extra. Both have the same exit
-codes: 0 if all environments were closed, 2 if the environment does not exist, and 143 or 130 if
-SIGTERM or SIGINT ended the server before all environments were closed.
+The command serves until it receives SIGTERM. If the option `--thread main` precedes the arguments,
+the command calls all methods of the environments in the main thread. `dm-env-rpc serve` does the
+same and has more options, but unlike this command it requires an extra. Both commands exit with
+code 0 if all environments were closed, 2 if the environment does not exist, and 143 (SIGTERM) or
+130 (SIGINT) if a signal ended the server before all environments were closed.
 """
 
 from __future__ import annotations

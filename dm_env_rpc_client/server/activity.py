@@ -40,12 +40,13 @@ class ServerStats:
       uptime: seconds since the start.
       streams: open streams; a client has one for each of its connections.
       all_streams: streams opened since the start.
-      refused_streams: streams refused because of `max_connections`, or without the right token.
+      refused_streams: streams refused because of `max_connections`, or because they lacked the
+        right token.
       worlds: existing worlds.
       agents: agents joined to worlds.
       steps: step requests, including failed ones.
       requests: requests by kind, such as "create_world"; every kind is present.
-      refusals: requests refused through the fault of the client.
+      refusals: requests refused because of a mistake by the client.
       errors: exceptions of the environments and of the server itself.
     """
 

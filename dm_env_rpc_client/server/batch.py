@@ -52,17 +52,18 @@ def properties_of_batches() -> Properties:
 class AnyBatch(dm_env.Environment, abc.ABC):
     """The base class of batches, whether their rows are in this process or in several others.
 
-    The step after a row's LAST one begins its next sequence and ignores its action; a FIRST row
-    has reward 0 and discount 1. If an environment raises an exception, the observation
-    `row_errors` has its text; that row stays as it was, and the others have taken their step.
+    The step after a row's LAST step begins the row's next sequence and ignores its action; a FIRST
+    step has reward 0 and discount 1. If an environment raises an exception, the observation
+    `row_errors` contains its text; the row of that environment is unchanged, and the others have
+    taken their step.
 
     Args:
       count: the number of rows.
-      report: takes exceptions of rows.
+      report: receives exceptions raised by rows.
 
     Attributes:
       num_envs: the number of rows.
-      reset_settings: None: the batch takes all settings of a Reset itself.
+      reset_settings: None, because the batch itself applies all settings of a Reset.
     """
 
     reset_settings = None
@@ -112,15 +113,16 @@ class AnyBatch(dm_env.Environment, abc.ABC):
             them itself (see `TakesSettings`) receives them; the others are recreated.
 
         Raises:
-          ValueError: the mask or a setting is invalid. After this and any other error, the rows
-            are as they were.
+          ValueError: the mask or a setting is invalid. After this or any other error, the rows are
+            unchanged.
         """
 
     @abc.abstractmethod
     def close_replaced(self) -> None:
         """Close the environments that `configure` replaced.
 
-        Called when the settings are in force. Raises the first error after all have been closed.
+        Called when the settings are in effect. Raises the first error after all of these
+        environments have been closed.
         """
 
     def action_spec(self) -> Any:
@@ -168,8 +170,8 @@ class Prepared(NamedTuple):
 
     Attributes:
       keep: applies the settings.
-      undo: leaves the rows as they were.
-      taken: the names of the settings that environments took themselves.
+      undo: leaves the rows unchanged.
+      taken: the names of the settings that environments applied themselves.
       rows: the arrays with these settings.
       default_actions: the default actions of the batch with these settings.
     """
@@ -184,14 +186,15 @@ class Prepared(NamedTuple):
 class Batch(AnyBatch):
     """Several environments stepped together, with results in arrays of shape [N, ...].
 
-    They step one after the other, or at the same time in threads of their own if, when they are
-    made, they are known to wait rather than to compute.
+    The environments step one after another. If they are already known to wait, rather than
+    compute, when they are created, they step at the same time, in threads of their own.
 
     Args:
-      make: makes the environment of a row from its settings, by flat name.
+      make: creates the environment of a row from the row's settings, keyed by flat name.
       asked: the requested rows.
       waits: whether the environments are known to wait.
-      report: takes exceptions of rows, and those of closing environments after the first.
+      report: receives exceptions raised by rows, and those raised by closing environments, except
+        the first.
 
     Raises:
       SpecError: an environment has specs that cannot be sent.
@@ -261,7 +264,7 @@ class Batch(AnyBatch):
           of_rows: the settings by row, for the rows in which it begins a sequence.
 
         Raises:
-          Exception: as `configure`; the rows are as they were.
+          Exception: as `configure`; the rows are unchanged.
         """
         made: dict[int, dm_env.Environment] = {}
         # Environments whose specs may have changed.
@@ -331,7 +334,7 @@ class Batch(AnyBatch):
     def reset(self) -> dm_env.TimeStep:
         """Begin a sequence in all rows, or only in those configured since the last reset.
 
-        Other rows stay as they were.
+        Other rows remain unchanged.
         """
         return self._timestep(dm_env.StepType.FIRST, self.begin_rows(), "reset")
 
@@ -446,7 +449,8 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
       own: the specs of the row.
       index: the index of the row.
       expected: the specs of the other rows.
-      has_settings: whether a request has settings for single rows, a possible reason.
+      has_settings: whether a request has settings for single rows, which may explain the
+        difference.
     """
     for kind, one, other in zip(METHODS, expected, own, strict=True):
         if not _are_equal(one, other):
@@ -458,7 +462,7 @@ def check_specs(own: Specs, index: int, expected: Specs, has_settings: bool) -> 
 
 
 def other_form(index: int) -> RequestError:
-    """Return the error for a row whose infos would have a different layout from other rows'."""
+    """Return the error for a row whose infos would differ in layout from those of other rows."""
     return RequestError.invalid(
         f"row {index} of the batch would send its infos in a different layout from the other "
         "rows; send a Reset with the setting 'infos' to all rows"
@@ -475,7 +479,7 @@ def _called(environment: Any, function: Callable[[], object]) -> None:
 
 
 def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
-    """Before rows are created, raise RequestError if a batch with these specs is too large."""
+    """Raise RequestError before creating rows if a batch with these specs would be too large."""
     # Without the characters of strings, whose number is not known here.
     size = count * sum(
         math.prod(map(int, spec.shape)) * spec.dtype.itemsize

@@ -17,7 +17,8 @@ Settings: TypeAlias = Mapping[str, Any]
 """The values of settings, by flat name."""
 
 MAX_ROWS = 16_384
-"""Maximum number of environments in a batch. Each takes up memory and space in every message."""
+"""Maximum number of environments in a batch. Each environment uses memory and adds to the size of
+every message."""
 
 _PREFIX = batches.ROWS + nesting.SEPARATOR
 

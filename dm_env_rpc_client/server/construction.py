@@ -31,8 +31,8 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.tensors import nesting
 
 SERVED = (
-    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
-    "PettingZoo, a Game or a World"
+    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, a PettingZoo "
+    "environment, a Game or a World"
 )
 """The kinds of environments that can be served, for use in error messages."""
 
@@ -51,7 +51,7 @@ class BatchMaker(abc.ABC):
 
         Args:
           settings: values by flat name.
-          report: takes exceptions of the batch's rows.
+          report: receives exceptions raised by the batch's rows.
 
         Raises:
           As `construct`.
@@ -74,9 +74,9 @@ def construct(
     Args:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
-      conversion: how environments of other libraries are converted.
-      waits: known facts about the rows of its batches; None for none.
-      report: takes exceptions of a batch's rows.
+      conversion: how environments from other libraries are converted.
+      waits: known facts about the rows of its batches, or None.
+      report: receives exceptions raised by a batch's rows.
       singleton: whether a second environment, for another row, is refused.
 
     Returns:
@@ -165,7 +165,7 @@ def _checked(made: Any, settings: Mapping[str, Any]) -> Any:
     raise RequestError(
         code_pb2.OUT_OF_RANGE,
         f"{wrong}, but the environment of this server already has {made.num_envs} rows, "
-        f"which settings cannot change; ask for {made.num_envs} or omit {NUM_ENVS!r}",
+        f"which settings cannot change; request {made.num_envs} rows or omit {NUM_ENVS!r}",
     )
 
 
@@ -175,7 +175,7 @@ def _construct_row(
     thread: int,
     settings: Mapping[str, Any],
 ) -> dm_env.Environment:
-    """Create a row of a world, owned by the thread with the identifier `thread`."""
+    """Create a row of a world that is owned by the thread with the identifier `thread`."""
     made = construct_one(factory, settings, conversion)
     if isinstance(made, dm_env.Environment):
         properties = getattr(made, "properties", ())
@@ -202,18 +202,18 @@ def construct_one(
     Args:
       factory: returns an environment, a game or a world.
       settings: values by flat name; names with periods become nested dictionaries.
-      conversion: how environments of other libraries are converted.
+      conversion: how environments from other libraries are converted.
 
     Returns:
-      The result of the factory; a Gymnasium environment as a dm_env.Environment, and one of
-      PettingZoo as a `Game`.
+      The result of the factory. A Gymnasium environment becomes a dm_env.Environment, and a
+      PettingZoo environment becomes a `Game`.
 
     Raises:
-      RequestError: the factory does not take these settings. Exceptions other than
-        TypeError and ValueError are failures of the environment and pass through; so do these two
-        if there are no settings.
+      RequestError: the factory does not accept these settings. Exceptions other than TypeError and
+        ValueError are failures of the environment and are not converted; nor are these two if
+        there are no settings.
       SpecError: the result cannot be served.
-      TypeError: the result is no environment.
+      TypeError: the result is not an environment.
     """
     parameters = inspect.signature(factory)
     try:
@@ -247,7 +247,7 @@ def check_made(made: Any, found: str) -> None:
         return
     missing = [name for name in ("reset", "step", *METHODS) if not hasattr(made, name)]
     if isinstance(made, type):
-        found += f", and no environment; call it: {made.__name__}()"
+        found += f", not an environment; call it: {made.__name__}()"
     elif not missing:
         return
     elif "step" not in missing and "reset" not in missing:

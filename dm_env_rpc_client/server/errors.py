@@ -4,8 +4,8 @@ Code that converts the values of a request raises `RequestError` or runs in the 
 `in_request`. Every other exception is attributed to the environment, even a SpecError, because the
 invalid value may come from the environment.
 
-Only a limited number of errors is stored and logged. Otherwise, an environment that fails in every
-step would fill the memory and the log.
+The number of stored and logged errors is limited, so that an environment that fails in every step
+cannot fill the memory and the log.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def in_request() -> Iterator[None]:
       Nothing.
 
     Raises:
-      RequestError: a value does not conform, or is no valid JSON.
+      RequestError: a value does not conform, or is not valid JSON.
     """
     try:
         yield
@@ -113,19 +113,20 @@ def environment_error(error: Exception, of: str = "specs") -> RuntimeError:
 _log = logging.getLogger("dm_env_rpc_client.server")
 
 Report: TypeAlias = Callable[[Exception, str], None]
-"""A callback that receives an error and a description of it. The error was raised by a row,
-or is another one that does not make a request fail."""
+"""A callback that receives an error and a description of it. It is called for errors raised by
+rows of a batch, and for other errors that do not make a request fail."""
 
 
 def unreported(error: Exception, text: str) -> None:
-    """Ignore a report. This `Report` is for use without a server."""
+    """Ignore the error; used as the `Report` if there is no server."""
 
 
 KEPT_ERRORS = 100
 """Maximum number of stored exceptions; the oldest are dropped."""
 
 _BURST = 20
-"""Maximum number of lines logged in a burst. After a burst, one line is logged per `_SECONDS`."""
+"""Maximum number of lines logged in a burst. After a burst, at most one line is logged every
+`_SECONDS` seconds."""
 
 _SECONDS = 10.0
 

@@ -44,10 +44,10 @@ def factories_of(
     Args:
       named: the sources, by name.
       insecure: whether strings may name servers on other machines, reached in plaintext.
-      conversion: how environments of other libraries are converted.
+      conversion: how environments from other libraries are converted.
 
     Raises:
-      SpecError: a source makes no environment, whatever the settings.
+      SpecError: a source cannot make an environment with any settings.
     """
     factories = {
         name: _factory(hosted, f"environment {name!r}" if name else "the environment", insecure)

@@ -28,9 +28,9 @@ from dm_env_rpc_client.transports.server_streams import (
 )
 
 WAITING_FOR = "waiting_for."
-"""A key prefix. Followed by the name of a world, it is the key of an unlisted property. The value
-lists the players missing from the world's pending steps, or is "" if none is missing. Clients
-read the property over a connection that is not itself waiting for a step."""
+"""A key prefix that, followed by a world's name, forms the key of an unlisted property. The
+property's value lists the players missing from the world's pending steps, or is "" if none is
+missing. Clients read the property over a connection that is not itself waiting for a step."""
 
 
 class Host:

@@ -80,53 +80,56 @@ class ServeOptions:
       environment: as for `serve`.
       address: as for `serve`.
       credentials: TLS credentials: a `Tls` with `cert` and `key`, and with `ca` if clients need a
-        certificate; an ssl.SSLContext; or grpcio's; None for plaintext.
+        certificate; an ssl.SSLContext; or a grpc.ServerCredentials. None for plaintext.
       token: a secret that clients must send as the metadata `authorization: Bearer <token>`, as
-        `connect(token=...)` does. A stream without it ends at once with UNAUTHENTICATED. None
-        admits every client.
+        `connect(token=...)` does. A stream without the token ends immediately with
+        UNAUTHENTICATED. None admits every client.
       insecure: allow plaintext on an address that other machines can reach.
       default_actions: values, by flat name, of actions that a step may omit; they take precedence
         over the environment's or game's own attribute `default_actions`.
-      extensions: handlers by message class. Each answers extensions of its class: it is
-        called with the message and the joined `World`, or None, and returns a message.
-      step_timeout: seconds that a step in a `Game` waits for the other agents, more than 0; None
-        for no limit.
+      extensions: handlers by message class. A handler is called with a message of its class and
+        the joined `World`, or None if no world is joined, and returns a message as the answer.
+      step_timeout: maximum time, in seconds, that a step in a `Game` waits for the other agents;
+        more than 0, or None for no limit.
       max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
       max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
       idle_world_seconds: seconds after which a world is destroyed if it has no agents and the
-        connection that created it has ended; 0 for at once, None to keep it.
-      send_tracebacks: whether the INTERNAL error of an environment carries its traceback, which
-        shows paths and code of this machine; None sends it to clients on this machine only.
-      limits: limits of requests, so that a small request cannot take much memory, and of the
+        connection that created it has ended; 0 destroys it immediately, None keeps it.
+      send_tracebacks: whether an INTERNAL error includes the environment's traceback, which shows
+        paths and code on this machine; None sends it only to clients on this machine.
+      limits: limits on requests, so that a small request cannot take up much memory, and on the
         settings of all worlds together.
-      transport: "http2" is this package's own transport over sockets, the fastest; "grpc" is
-        grpcio's server; "auto" selects http2 unless the credentials or the address require
-        grpcio, or the system is not Linux.
+      transport: "http2", the fastest, is this package's own transport over sockets; "grpc" is
+        grpcio's server; "auto" selects http2 unless the credentials or the address require grpcio,
+        or the system is not Linux.
       processes: the number of processes that host the worlds, for environments that compute in
-        Python; see "Several processes" in the guide. By default, the server's process does.
+        Python; see "Several processes" in the guide. By default, the server's own process hosts
+        them.
       callable_names: the methods of Gymnasium environments that clients may call, and the
-        attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. Only data
-        travels, no objects.
+        attributes that they may read, as `RemoteVectorEnv.call` and `get_attr` do. Only data is
+        transferred, not objects.
       settable_names: the attributes of Gymnasium environments that clients may set.
       autoreset_mode: when the rows of a vector environment begin their next episodes, as a mode of
         Gymnasium's `AutoresetMode` or its name: in the step that ends an episode (SAME_STEP), in
-        the step after it (NEXT_STEP), or in a `reset` with the option `reset_mask` (DISABLED).
-        For environments without a mode in their `metadata`; the modes of Gymnasium's own, ALE's
-        and EnvPool's are known.
+        the step after it (NEXT_STEP), or in a `reset` with the option `reset_mask` (DISABLED). It
+        is meant for environments without a mode in their `metadata`; the modes of Gymnasium's own,
+        ALE and EnvPool environments are known.
       arrays: the library whose arrays Gymnasium environments receive as actions and masks: "auto"
-        for the library and device of their first observation; "numpy", "torch" or "jax" where that
-        observation does not show it. They may return arrays of any of these; see "Tensors" in the
-        guide.
-      threads: "world" gives each environment, also each row of a batch, a thread of its own, for
-        environments that wait in their steps. By default, cheap environments share the thread
-        that reads requests; see "Threads" in the guide.
+        selects the library and device of their first observation; pass "numpy", "torch" or "jax"
+        if that observation does not show the library. Environments may return arrays of any of
+        these libraries; see "Tensors" in the guide.
+      threads: "world" gives each environment, including each row of a batch, a thread of its own;
+        it is meant for environments that wait in their steps. By default, cheap environments share
+        the thread that reads requests; see "Threads" in the guide.
       thread: "main" runs all environments, from their constructors on, in the thread that waits
-        for the end of the server (`Server.wait`), for environments that need the main thread, such
-        as some simulators and windows. By default, threads of the server run them. Either way,
-        each environment has one thread for its life.
-      singleton: one environment at a time, for simulators of which a process can hold only one:
-        `max_worlds` is 1 and `idle_world_seconds` 0, a reset with new settings closes the
-        environment before it makes another, and only a factory that makes batches serves them.
+        for the end of the server (`Server.wait`); it is meant for environments that need the main
+        thread, such as some simulators and those that open windows. By default, environments run
+        in threads of the server. Either way, each environment stays in one thread for its
+        lifetime.
+      singleton: allow only one environment at a time, for simulators that can exist only once in a
+        process: `max_worlds` is 1 and `idle_world_seconds` is 0, a reset with new settings closes
+        the environment before it creates another, and batches require a factory that makes batches
+        itself.
 
     Raises:
       SpecError: as `serve`.
@@ -254,7 +257,7 @@ def _names(option: str, value: Any) -> Any:
 
 
 def _mode(option: str, value: Any) -> str | None:
-    """Return the name of a mode of Gymnasium's `AutoresetMode`; raise SpecError if unknown."""
+    """Return the name of a Gymnasium `AutoresetMode`, or raise SpecError if it is unknown."""
     from dm_env_rpc_client.protocol.autoreset import MODES
 
     if value is None:

@@ -59,14 +59,13 @@ class Properties:
 
         Args:
           key: a name, with periods between levels.
-          getter: returns the value, of any type that `pack_tensor` accepts; None for a
-            property that is not readable.
-          setter: called with a new value: a Python number, bool or string, or an array. It
-            raises ValueError if the value is invalid. None for a property that is not
-            writable.
+          getter: returns the value, of any type that `pack_tensor` accepts; None if the property
+            is not readable.
+          setter: called with a new value: a Python number, bool or string, or an array. It raises
+            ValueError if the value is invalid. None if the property is not writable.
           spec: the spec of the values; None derives it from the current value. Required if
             there is no getter.
-          description: a text for the clients.
+          description: a description for clients.
 
         Raises:
           SpecError: the key is taken or empty; getter and setter are both None; or getter

@@ -44,7 +44,7 @@ def _switches() -> int:
 
 
 class Waits:
-    """Whether the rows of a factory's batches wait, as far as that is known.
+    """What is known about whether the rows of a factory's batches wait.
 
     Args:
       has_threads: whether rows get threads in any case.

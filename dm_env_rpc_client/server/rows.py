@@ -42,13 +42,14 @@ class Infos(Protocol):
         """Return the infos as a string, and the errors for infos that cannot be sent; clear both.
 
         Args:
-          both: the rows whose sequence was terminated and truncated.
+          both: the rows whose sequence was both terminated and truncated.
         """
 
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
         """Return the infos, each with the index of its row, and the errors; clear both.
 
-        The infos are for `put_taken` of other Infos of this form, possibly in another process.
+        The infos are for `put_taken` of other Infos with the same layout, possibly in another
+        process.
         """
 
     def put_taken(self, index: int, said: Any) -> None:
@@ -82,7 +83,7 @@ class RowKind:
     """The specification of each row of a batch. It can be sent to another process.
 
     Attributes:
-      action_spec: as of a dm_env.Environment, like the other three.
+      action_spec: as in dm_env.Environment, like the next three specs.
       observation_spec: the same.
       reward_spec: the same.
       discount_spec: the same.
@@ -90,9 +91,9 @@ class RowKind:
       has_reward: whether the reward follows its spec; otherwise it is a float64.
       has_discount: the same for the discount.
       mode: the name of the autoreset mode.
-      infos: the form of the rows' infos; None for none.
-      offers: the properties of rows; None for none.
-      form: common to the rows of one batch, like their specs; for example, the form of infos.
+      infos: the layout of the rows' infos, or None if there are no infos.
+      offers: the properties of rows, or None if there are none.
+      form: a layout, such as that of infos, that all rows of a batch share, like their specs.
     """
 
     action_spec: Any
@@ -127,8 +128,8 @@ class Rows:
       num_envs: the number of rows.
       has_begun: the rows that have a value, bool [N].
       arrays: all arrays [N, ...], in the same order for all rows of the kind.
-      infos: the infos of the rows; None for none.
-      action_spec: as of a dm_env.Environment, [N, ...] each, like the other three.
+      infos: the infos of the rows, or None if there are none.
+      action_spec: as in dm_env.Environment, but each of shape [N, ...], like the next three specs.
       observation_spec: the same, as a mapping.
       reward_spec: the same.
       discount_spec: the same.
@@ -199,7 +200,8 @@ class Rows:
 
         Args:
           kind: the type of the TimeStep.
-          failures: the exceptions of rows, or their texts; those of unsendable infos are added.
+          failures: the exceptions raised by rows, or their texts; exceptions for infos that cannot
+            be sent are added.
         """
         observation: dict[Any, Any] = {**self._values}
         if self.infos is not None:
@@ -279,7 +281,7 @@ class EnvironmentRows(Rows):
         """Copy the TimeStep of an environment into its row.
 
         Raises:
-          RuntimeError: a value does not conform to its spec; the row is as it was.
+          RuntimeError: a value does not conform to its spec; the row is unchanged.
         """
         kinds = self._kinds
         was_mid = kinds[index] is _MID

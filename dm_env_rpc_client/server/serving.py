@@ -112,7 +112,7 @@ class Server:
     def errors(self) -> list[BaseException]:
         """The last 100 exceptions raised by environments or by the server itself, oldest first.
 
-        The client that caused one received it as an INTERNAL error.
+        The client whose request caused an exception received it as an INTERNAL error.
         """
         return self._serving.errors
 
@@ -133,19 +133,19 @@ class Server:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the server has stopped.
 
-        With `thread="main"`, the waiting thread makes all calls of environments, and only while it
+        With `thread="main"`, the waiting thread makes all calls to environments, but only while it
         waits.
 
         Args:
-          timeout: seconds; 0 looks once, None sets no limit.
+          timeout: time limit in seconds; 0 checks only once, None sets no limit.
 
         Returns:
-          Whether it stopped.
+          Whether the server has stopped.
 
         Raises:
           SpecError: the timeout is invalid.
-          RuntimeError: with `thread="main"`, another thread has waited before; the environments
-            belong to it.
+          RuntimeError: with `thread="main"`, another thread has waited before and therefore owns
+            the environments.
         """
         none = arguments.NO_LIMIT
         return self._serving.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
@@ -158,7 +158,7 @@ class Server:
 
         Returns:
           Whether all environments were closed: False if a step was still running, if a `close`
-          raised, or if a process had to be killed; `errors` has the reasons.
+          raised an exception, or if a process had to be killed; `errors` contains the reasons.
         """
         grace = arguments.seconds("grace", grace, least=0.0)
         # Only one call can detach it, so that a second one, or another thread's, does nothing.
@@ -203,40 +203,43 @@ def serve(
     `Game`, for several agents.
 
     Nested specs are sent as flat names with periods between levels; reward and discount are
-    observations. An episode that ends with discount 0 is TERMINATED, any other INTERRUPTED.
-    The settings of a Reset or a ResetWorld override those of the creation, and the
-    environment is recreated with them; a `Game` applies those of a ResetWorld itself, and an
-    environment with `reset_settings` and `configure` those of a Reset that it names. When a
-    client disconnects, its agent leaves. A world without agents stays until it is destroyed, or
-    until `idle_world_seconds` after the end of the connection that created it.
+    observations. An episode that ends with discount 0 is TERMINATED; any other episode is
+    INTERRUPTED. The settings of a Reset or a ResetWorld override those with which the world was
+    created, and the environment is recreated with them. However, a `Game` itself applies the
+    settings of a ResetWorld, and an environment with `configure` itself applies the settings of a
+    Reset that it lists in `reset_settings`. When a client disconnects, its agent leaves. A world
+    without agents stays until it is destroyed, or until `idle_world_seconds` after the end of the
+    connection that created it.
 
     Args:
-      environment: a callable that takes the settings of a CreateWorld as keyword
-        arguments and returns a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv,
-        an environment of PettingZoo, a `Game` or a `World`; or a text that names one, as for
+      environment: a callable that takes the settings of a CreateWorld as keyword arguments and
+        returns a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, a PettingZoo
+        environment, a `Game` or a `World`; or a string that specifies one, as for
         `dm-env-rpc serve`: "module:factory", "gymnasium://CartPole-v1", "pettingzoo://FAMILY/NAME",
         "dm_control://DOMAIN/TASK", "bsuite://ID", "catch" or "race". Or an existing environment:
         one world at a time uses it, one thread of the server makes all calls, and `stop` closes
-        it. Or a dict of such sources by name, from which the create setting "environment" selects.
-        Or a `Game` or a `World` itself, which is then the only world and has the empty name.
+        it. Or a dict that maps names to such sources; the create setting "environment" selects one
+        by name. Or a `Game` or a `World` itself, which is then the only world and has the empty
+        name.
       address: `host:port` or `unix:path`; port 0 selects a free port.
       **keywords: the fields of `ServeOptions`.
-      properties: properties that all clients can read and write, joined or not. If an
-        environment or a game has an attribute `properties` of this type, the clients joined
-        to it have those too; an environment may have a mapping from keys to functions that
-        return the values instead, or the methods of `HasStringProperties`, which are called.
+      properties: properties that all clients can read and write, joined or not. If an environment
+        or a game has an attribute `properties` of this type, the clients joined to it can use
+        those properties, too. For an environment, the attribute can instead be a mapping from keys
+        to functions that return the values; or the environment can have the methods of
+        `HasStringProperties`, which the server calls.
 
     Returns:
       The running Server.
 
     Raises:
-      SpecError: an argument has a wrong type or is out of range; plaintext on an address that other
-        machines can reach, without `insecure`; a factory is not callable, or makes no environment;
-        a text names nothing, or something that is not installed; an environment cannot be served;
-        `credentials` have no certificate, or an unreadable file; a token has characters other than
-        printable ASCII; or `processes` lack their requirements: Linux, and environments that
-        another process can import.
-      TypeError: a method of an existing environment returns no specs.
+      SpecError: an argument has the wrong type or is out of range; plaintext is requested without
+        `insecure` on an address that other machines can reach; a factory is not callable, or does
+        not make environments; a string specifies an environment that does not exist or is not
+        installed; an environment cannot be served; `credentials` have no certificate, or an
+        unreadable file; a token has characters other than printable ASCII; or the requirements of
+        `processes` are not met: Linux, and environments that another process can import.
+      TypeError: a method of an existing environment does not return specs.
       OSError: the address is taken, or does not belong to this machine; or a worker process ended
         while it started (ChildProcessError).
     """
@@ -255,10 +258,10 @@ def try_out(
     Args:
       environment: as for `serve`.
       settings: values by flat name, as of a CreateWorld.
-      conversion: how environments of other libraries are converted.
+      conversion: how environments from other libraries are converted.
 
     Raises:
-      RequestError: the environment does not take these settings.
+      RequestError: the environment does not accept these settings.
       Exception: raised while the world is created or closed; or the world cannot be served.
     """
     options = ServeOptions(environment=environment, **conversion._asdict())

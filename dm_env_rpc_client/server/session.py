@@ -381,7 +381,7 @@ class Session(ServerStream):
             self._worlds.left(self._world_name)
 
     def _unpack_settings(self, settings: Mapping[str, dm_env_rpc_pb2.Tensor]) -> dict[str, Any]:
-        """Unpack settings; raise RequestError if one is invalid or they are too large together."""
+        """Unpack settings, or raise RequestError if one is invalid or they exceed the limits."""
         budget = Budget(self._limits)
         unpacked = {}
         with in_request():

@@ -28,7 +28,7 @@ _PASS_A_FUNCTION = (
 
 
 class Instance:
-    """An existing environment that is lent to one world at a time.
+    """An existing environment that only one world at a time can use.
 
     All its worlds belong to the same owner. A world gets an `OwnedEnvironment` or an `OwnedGame`;
     at its end, it returns the environment without closing it.
@@ -37,7 +37,7 @@ class Instance:
       environment: an environment of dm_env, Gymnasium or PettingZoo.
 
     Attributes:
-      name: a description of the environment, for texts.
+      name: a description of the environment, for error messages.
       owner: the thread that owns the environment.
     """
 
@@ -59,7 +59,7 @@ class Instance:
         """Set the options for converting the environment.
 
         Raises:
-          SpecError: it is a batch that lacks something.
+          SpecError: the environment is a batch that lacks what its conversion requires.
         """
         self._conversion = conversion
         check(self._environment, conversion)
@@ -72,16 +72,17 @@ class Instance:
     def construct(self, settings: Mapping[str, Any], report: Report = unreported) -> Any:
         """Return the environment for a new world, like `construction.construct` for a factory.
 
-        Called in the thread of the owner.
+        Called in the owner's thread.
 
         Args:
           settings: the settings of the CreateWorld: at most `num_envs`, the number of its rows.
-          report: takes exceptions of a batch's rows.
+          report: receives exceptions raised by a batch's rows.
 
         Raises:
-          RequestError: another world has the environment, or there are other settings or rows.
+          RequestError: another world is using the environment, or other settings or another number
+            of rows are requested.
           SpecError: the environment cannot be served.
-          TypeError: it is no environment.
+          TypeError: it is not an environment.
         """
         with self._lock:
             if self._is_ending:
@@ -89,8 +90,8 @@ class Instance:
             if self._is_lent:
                 raise RequestError.not_now(
                     f"this server hosts one environment, {self.name}, and another world "
-                    "is using it; destroy that world first, or wait until it ends some time after "
-                    f"its client disconnects (see idle_world_seconds); {_PASS_A_FUNCTION}"
+                    "is using it; destroy that world first, or wait until the server ends it after "
+                    f"its client has disconnected (see idle_world_seconds); {_PASS_A_FUNCTION}"
                 )
             self._is_lent = True
         try:
@@ -112,8 +113,8 @@ class Instance:
     def close(self) -> bool:
         """Close the environment, and return whether it was closed.
 
-        If a world still has it, because a step has not ended, it is closed when the world returns
-        it.
+        If a world is still using the environment because a step has not ended, the environment is
+        closed when the world returns it.
 
         Raises:
           Exception: raised by its `close`.

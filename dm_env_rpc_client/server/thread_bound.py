@@ -153,7 +153,8 @@ class OwnedGame(Game):
           players: the players whose TimeSteps are returned.
 
         Raises:
-          RequestError: the game rejects an action as invalid. Its other exceptions pass through.
+          RequestError: the game rejects an action as invalid. Other exceptions raised by the game
+            are not converted.
         """
         return self._owner.call(_advance, self._owned, actions, players)
 

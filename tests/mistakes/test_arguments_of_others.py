@@ -182,7 +182,7 @@ MISTAKES: list[M] = [
     M(lambda _: ray_servers(num_servers=0), "num_servers", "got 0", INT),
     M(lambda _: ray_servers(start_timeout=0), "start_timeout", "got 0", FOR_ALL),
     M(lambda _: Environments(never, [1]), "create_world_settings", "got [1]",
-      "a mapping of names to values, or a function from an index to one"),
+      "a mapping of names to values, or a function that returns one for an index"),
     # recordings
     M(lambda _: replayed(path=5), "path", "got 5", "must be a path"),
     M(lambda _: replayed(limits=5), "limits", "got 5", "must be a Limits"),

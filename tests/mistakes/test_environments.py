@@ -136,14 +136,14 @@ CREATIONS: dict[str, Wrong] = {
     "action_spec: a dict of spaces": dm(
         "action_spec", {"a": spaces.Discrete(3)}, "'a' is Discrete(3)", INHERIT
     ),
-    "action_spec: a number": dm("action_spec", 3, "returned an int", "expected specs of dm_env"),
+    "action_spec: a number": dm("action_spec", 3, "returned an int", "expected dm_env specs"),
     "observation_spec: a space": dm(
         "observation_spec", spaces.Box(0, 1, (2,)), "returned Box(0.0, 1.0, (2,), float32)", INHERIT
     ),
     "observation_spec: a dict with None": dm(
-        "observation_spec", {"a": {"b": None}}, "'a.b' is None", "expected specs of dm_env"
+        "observation_spec", {"a": {"b": None}}, "'a.b' is None", "expected dm_env specs"
     ),
-    "reward_spec: a number": dm("reward_spec", 0.0, "returned a float", "expected specs of dm_env"),
+    "reward_spec: a number": dm("reward_spec", 0.0, "returned a float", "expected dm_env specs"),
     "Gymnasium without spaces": Wrong(
         type("Spaceless", (gymnasium.Env,), {}), "Spaceless has no action_space", "",
         "set self.action_space and self.observation_space in its __init__",
@@ -152,7 +152,7 @@ CREATIONS: dict[str, Wrong] = {
         lambda: None, "the factory returned None", "", "expected a dm_env.Environment, a gymnasium."
     ),
     "a function that returns a text": Wrong(
-        lambda: "CartPole-v1", "the factory returned a str", "", "an environment of PettingZoo"
+        lambda: "CartPole-v1", "the factory returned a str", "", "a PettingZoo environment"
     ),
     "a function that returns a tuple": Wrong(
         lambda: (Countdown(), {}), "the factory returned a tuple of 2 values", "", "PettingZoo"

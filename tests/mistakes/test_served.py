@@ -44,8 +44,8 @@ class Half(Stepping):
 
 
 SERVED = (
-    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, an environment of "
-    "PettingZoo, a Game or a World"
+    "a dm_env.Environment, a gymnasium.Env or gymnasium.vector.VectorEnv, a PettingZoo "
+    "environment, a Game or a World"
 )
 AT_SERVE: dict[str, Mistake] = {
     "a class": Mistake(lambda: serve(Thing), "the environment", "the class Thing", SERVED),

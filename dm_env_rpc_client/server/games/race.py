@@ -82,7 +82,7 @@ class Race(Game):
         }
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Set `length`, up to its initial value, because a larger value would change the specs."""
+        """Set `length` to at most its initial value; a larger value would change the specs."""
         length = settings.get("length", self._length)
         if set(settings) - {"length"} or not 1 <= length <= self._longest:
             raise ValueError(

@@ -71,7 +71,7 @@ class Registry:
           among: the shares of the candidates.
 
         Returns:
-          One of the shares; None if there is none.
+          One of the shares, or None if there are none.
         """
         with self._lock:
             # Worlds in creation are counted as well: many clients at once would otherwise all

@@ -23,7 +23,7 @@ class SharedArrays:
     """Arrays shared by two processes connected by a pipe; arrays of objects are not shared.
 
     Args:
-      forms: the forms of the arrays, the same at both ends.
+      forms: the layouts of the arrays, which are the same at both ends.
       descriptor: the descriptor of the memory, closed by `handed_over`; None to allocate it.
 
     Attributes:

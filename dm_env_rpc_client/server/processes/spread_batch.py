@@ -37,8 +37,8 @@ from dm_env_rpc_client.tensors import structures
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 
 _LOST = (
-    "ChildProcessError: the process of this row has ended; the row is recreated, and begins a "
-    "sequence with the next step"
+    "ChildProcessError: the process of this row has ended; the row will be recreated and will "
+    "begin a sequence in the next step"
 )
 
 
@@ -54,11 +54,11 @@ class RowPlaces(Protocol):
           most: the maximum number of workers.
 
         Raises:
-          StreamStatusError: the server stops.
+          StreamStatusError: the server is stopping.
         """
 
     def open_rows(self, number: int) -> tuple[MessagePipe, WorkerShare]:
-        """Return a pipe to a worker and its share, or raise OSError if the worker has ended."""
+        """Return a pipe to a worker and the worker's share, or raise OSError if it has ended."""
 
     def wait_replaced(self, number: int, share: WorkerShare) -> None:
         """Wait for the replacement of an ended worker, and add the rows to its count.
@@ -68,7 +68,7 @@ class RowPlaces(Protocol):
           share: the share of the ended worker.
 
         Raises:
-          ChildProcessError: the replacement ended while it started, or the server stops.
+          ChildProcessError: the replacement ended while it started, or the server is stopping.
         """
 
     def gone(self, share: WorkerShare) -> None:
@@ -133,7 +133,7 @@ class _Part:
                 self._lose()
 
     def end(self) -> Any:
-        """Return a request's result, or raise its error or, if the worker ended, _LostError."""
+        """Return the result of a request, or raise its error, or _LostError if its worker ended."""
         if not self.is_lost:
             assert self._pipe is not None
             try:
@@ -189,11 +189,11 @@ class SpreadBatch(AnyBatch):
       places: the workers.
       name: the name of the environment.
       asked: the requested rows.
-      report: takes exceptions of rows.
+      report: receives exceptions raised by rows.
 
     Raises:
       ElsewhereError: the factory makes batches itself, each of which must be in one process.
-      StreamStatusError: a worker has ended meanwhile, or the server stops.
+      StreamStatusError: a worker has ended in the meantime, or the server is stopping.
       Exception: as `construct`.
     """
 

@@ -2,8 +2,8 @@
 
 A world is created in the worker with the fewest worlds, and all requests about the world go to
 that worker. A stream that has joined a world also sends its other requests to that world's worker.
-Until it joins one, it sends them to a worker to which it is already connected. The server's own
-process hosts the batches whose rows are spread over the workers.
+Until a stream joins a world, it sends these requests to a worker to which it is already connected.
+The server's own process hosts the batches whose rows are spread over the workers.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _OF_THE_JOINED = ("step", "reset", "leave_world", "extension")
 `waiting_for.` property."""
 
 ANSWER, STATUS = b"\0", b"\1"
-"""The possible first bytes of a worker's message, which mark it as an answer or as the pickled
-status that ends the stream."""
+"""The first byte of a worker's message: `ANSWER` marks an answer, and `STATUS` the pickled status
+that ends the stream."""
 
 
 class WorkerGoneError(Exception):
@@ -67,7 +67,7 @@ class Link:
     """The connection of one stream to a worker.
 
     Args:
-      pipe: a pipe to the worker, which may not have its end yet.
+      pipe: a pipe to the worker, which might not have received its end yet.
       share: the share of the worker.
 
     Attributes:
@@ -167,7 +167,7 @@ class Places(Protocol):
           is_gone: whether the client is gone.
 
         Raises:
-          StreamStatusError: the client is gone, or the server stops.
+          StreamStatusError: the client is gone, or the server is stopping.
         """
 
     def was_not_created(self, share: WorkerShare) -> None:

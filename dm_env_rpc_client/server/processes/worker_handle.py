@@ -40,8 +40,8 @@ LOOK_SECONDS = 0.25
 """Interval, in seconds, between checks of a worker process."""
 
 _BEHIND_SECONDS = 1.0
-"""Time limit, in seconds, for a worker to accept a stream. After that, new streams go to other
-workers."""
+"""Time limit, in seconds, for a worker to accept a stream. If a worker takes longer, new streams
+go to other workers."""
 
 _END_SECONDS = 5.0
 """Time limit, in seconds, for a worker to exit after it has closed its pipe."""
@@ -215,8 +215,8 @@ class WorkerProcess:
     def look_stopped(self) -> float:
         """Return how many seconds a signal has kept the process stopped, or 0 if it is running.
 
-        Counts the checks instead of reading the clock: all processes may have been stopped
-        together.
+        Counts the checks instead of reading the clock, because all processes might have been
+        stopped together.
         """
         self._stopped_looks = self._stopped_looks + 1 if children.is_stopped(self.pid) else 0
         return self._stopped_looks * LOOK_SECONDS

@@ -1,4 +1,4 @@
-"""All workers, which the server's own process starts, connects to streams, replaces and ends.
+"""The pool that starts, replaces and ends the workers, and connects client streams to them.
 
 For each worker, one thread receives messages from the worker, kills it if necessary, and replaces
 it when it has ended. No other thread waits for or reaps a worker process.
@@ -434,7 +434,7 @@ def _stopped() -> StreamStatusError:
 
 
 def _of_batches(options: ServeOptions, batches: Mapping[str, SpreadBatches]) -> ServeOptions:
-    """Return the options for batches in the server's own process, each with its own thread."""
+    """Return the options for batches in the server's own process, with a thread for each batch."""
     return dataclasses.replace(
         options, environment=batches, processes=None, threads="world", thread=None, **_OF_CLIENTS
     )

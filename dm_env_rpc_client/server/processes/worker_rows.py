@@ -1,8 +1,8 @@
 """The rows of batches in a worker; the batches themselves are in the server's own process.
 
 Each worker hosts some of the rows of a batch, and receives commands for them over a pipe. Numbers
-are exchanged through shared memory. Actions are written to it before the message that requests a
-step is sent, and results before that message is answered.
+are exchanged through shared memory. Actions are written to this memory before a step is requested,
+and results are written before the request is answered.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PreparedRows(NamedTuple):
     Attributes:
       made: the facts about the rows with these settings.
       is_new: whether these settings need new arrays, for other specs.
-      taken: the names of the settings that environments took themselves.
+      taken: the names of the settings that environments applied themselves.
     """
 
     made: MadeRows
@@ -302,7 +302,7 @@ class _Rows:
 
 
 def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickle the infos of rows; for one that cannot be pickled, record an error of its row."""
+    """Pickle the infos of rows, and record an error for each row whose infos cannot be pickled."""
     try:
         return _dumps(taken)
     except Exception:
@@ -325,8 +325,8 @@ _REDUCED: Mapping[type, Callable[[Any], Any]] = collections.ChainMap(
     {MappingProxyType: lambda mapping: (_unchangeable, (dict(mapping),))},
     copyreg.dispatch_table,
 )
-"""Reducers for pickle, including one for the read-only mappings that replace, in infos, all
-mappings other than dicts."""
+"""Pickle reducers, including one for the read-only mappings that replace all non-dict mappings in
+infos."""
 
 
 def _picklable(value: Any) -> bytes:

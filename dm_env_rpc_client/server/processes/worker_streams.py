@@ -96,7 +96,7 @@ class WorkerStreams:
 
 
 def _watch(pipe: MessagePipe, stream: ServerStream) -> None:
-    """Tell a stream when its client disconnects, because it might be waiting for other agents."""
+    """Notify a stream when its client disconnects: it might be waiting for other agents."""
     poll = select.poll()
     # Not POLLIN: requests that arrive are for the other thread.
     poll.register(pipe, select.POLLRDHUP)

@@ -40,8 +40,8 @@ class TakesSettings(Protocol):
     """An environment that itself applies some of the settings in its agent's Reset.
 
     Attributes:
-      reset_settings: the names of these settings. All others go to the factory. None for all; then
-        `configure` is called in every Reset, even without settings.
+      reset_settings: the names of these settings; all others are passed to the factory. None
+        stands for all settings; `configure` is then called in every Reset, even without settings.
     """
 
     reset_settings: Collection[str] | None
@@ -53,11 +53,11 @@ class TakesSettings(Protocol):
           settings: some of `reset_settings`; names with periods are nested dictionaries.
 
         Returns:
-          A function that undoes it, called if another row of the batch refuses its settings; or
-          None.
+          A function that undoes the change, called if another row of the batch refuses its
+          settings; or None.
 
         Raises:
-          ValueError: a setting is invalid. The client receives the text.
+          ValueError: a setting is invalid. The client receives the error message.
         """
 
 
@@ -102,8 +102,9 @@ class _Closed(dm_env.Environment):
 class EnvironmentWorld(OwnedWorld):
     """A world that hosts an environment created by a factory from the world's settings.
 
-    The settings of a reset override those of the creation, and the factory makes a new
-    environment with them, except settings that the environment takes itself (`TakesSettings`).
+    The settings of a reset override those with which the world was created, and the factory makes
+    a new environment with them, except for those that the environment applies itself
+    (`TakesSettings`).
 
     The world is made and used in the thread of its owner, so that it needs no lock. A ResetWorld
     that must wait for the agent waits in another thread.
@@ -114,7 +115,7 @@ class EnvironmentWorld(OwnedWorld):
       environment: the first environment. The world closes it.
       settings: flat settings by name, as received with CreateWorld.
       default_actions: values, by flat name, for actions that a step omits, in addition to the
-        environment's own attribute of this name. All other actions must be in every step.
+        environment's own attribute of this name. All other actions must be sent in every step.
       allowed: the names that clients may call, and the names that they may set.
       singleton: whether an environment is closed before another is made in its place.
     """

@@ -7,8 +7,8 @@ discount" in the protocol overview). Names and UIDs follow the order of the envi
 mappings.
 
 A discount with dm_env's default spec is not an observation. Clients infer such a discount from the
-state after each step: it is 0 if the step TERMINATED a sequence, and otherwise 1. An observation
-also could not express that a FIRST step has no discount.
+state after each step: it is 0 if the step TERMINATED a sequence, and otherwise 1. Moreover, an
+observation could not express that a FIRST step has no discount.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from dm_env_rpc_client.system.foreign_environments import (
 from dm_env_rpc_client.tensors import nesting, specs, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]
-"""The specs of actions, observations, reward and discount. Each may be nested, flat or None."""
+"""The specs of actions, observations, reward and discount. Each spec may be nested, flat or
+None."""
 
 METHODS = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
 
@@ -51,7 +52,7 @@ def specs_of(hosted: Any, *player: Any) -> Specs:
       *player: the player.
 
     Raises:
-      TypeError: a method returned no specs.
+      TypeError: a method did not return specs.
     """
     found = []
     for method in METHODS:
@@ -82,10 +83,10 @@ def _check(structure: Any, hosted: Any, method: str) -> None:
 
 
 def _error(text: str, found: Any) -> TypeError:
-    advice = "return them, such as dm_env.specs.Array(shape, dtype), or nested dicts of them"
+    advice = "return a spec, such as dm_env.specs.Array(shape, dtype), or nested dicts of specs"
     if _is_space(found):
         advice = f"{INHERIT_FROM_GYMNASIUM}; or {advice}"
-    return TypeError(f"{text}; expected specs of dm_env: {advice}")
+    return TypeError(f"{text}; expected dm_env specs: {advice}")
 
 
 def _is_space(value: Any) -> bool:
@@ -106,8 +107,8 @@ class FlatSpecs:
       action_spec: specs of the actions, nested or not, as in dm_env; None for none.
       observation_spec: specs of the observations.
       reward_spec: the spec, or specs, of the reward.
-      discount_spec: the spec, or specs, of the discount; dm_env's default if it is 1, or 0 after a
-        sequence that TERMINATED.
+      discount_spec: the spec, or specs, of the discount; dm_env's default if the discount is 1, or
+        0 in a step that TERMINATED a sequence.
       default_actions: values, by flat name, for actions that a step omits; names that are not in
         `action_spec` are ignored.
 

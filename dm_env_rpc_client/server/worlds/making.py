@@ -32,7 +32,7 @@ ENVIRONMENT = "environment"
 """The CreateWorld setting that selects one of several environments."""
 
 ONLY_WORLD = (
-    "this server has one world, with the empty name; join it, it can be neither created nor "
+    "this server has one world, with the empty name, which can be joined but neither created nor "
     "destroyed"
 )
 
@@ -47,21 +47,21 @@ creating a world, and the second while it may be taking a step."""
 class Kind:
     """The factory that creates worlds of one kind, and what is known about these worlds.
 
-    The thread that will own a world also makes it. That is the leading thread, which also reads
-    the requests; or a new thread if worlds of this kind are known to be slow or to wait.
+    The thread that will own a world also creates it. This is the leading thread, which also reads
+    the requests, or a new thread if worlds of this kind are known to be slow or to wait.
 
-    The first world of its kind often takes long to make, because modules are imported. Meanwhile,
-    another thread leads. Cheap worlds belong together, however, so requests for further worlds
-    briefly wait for the first thread.
+    The first world of its kind often takes a long time to create, because modules are imported.
+    Meanwhile, another thread leads. However, cheap worlds should share a thread, so requests for
+    further worlds briefly wait for the first thread.
 
     Args:
       factory: makes environments, games or worlds; or is an `Instance`.
       options: the default actions, the timeout of steps in a game, and other options.
       main: the owner of all worlds; None if they have owners of their own.
-      report: takes exceptions of a batch's rows.
+      report: receives exceptions raised by a batch's rows.
 
     Attributes:
-      is_slow: whether answers of its worlds take long.
+      is_slow: whether its worlds take a long time to answer.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Kind:
           settings: the settings of the CreateWorld, by flat name.
 
         Raises:
-          RequestError: the factory does not take these settings.
+          RequestError: the factory does not accept these settings.
           Exception: raised by the factory; or its result cannot be served.
         """
         if isinstance(self._factory, Instance):
@@ -135,7 +135,7 @@ class Kind:
         return self.is_slow or self._are_games or self._options.threads == "world"
 
     def _is_better_at_home(self, here: Owner) -> bool:
-        """Return whether the first thread, rather than the leading one, should own a new world."""
+        """Return whether this kind's first thread, rather than `here`, should own a new world."""
         home = self._home
         if home is None or home is here:
             return False
@@ -203,7 +203,7 @@ def pick(kinds: Mapping[str, Kind], settings: dict[str, Any]) -> Kind:
     """Return the kind that the settings select, and remove the setting that selects it.
 
     Raises:
-      RequestError: the settings select none.
+      RequestError: the settings do not select a kind.
     """
     if not kinds:
         raise RequestError.not_now(ONLY_WORLD)

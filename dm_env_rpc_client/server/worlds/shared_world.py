@@ -55,7 +55,7 @@ class SharedWorld(OwnedWorld):
     """A world that runs a game for several agents.
 
     Threads that own nothing use it, because its steps wait for one another. Its owner makes all
-    calls of the game.
+    calls to the game.
 
     Args:
       game: the game. The world closes it.
@@ -273,7 +273,7 @@ class SharedWorld(OwnedWorld):
 
         Raises:
           RuntimeError: the game breaks the rules of `Game.timestep`.
-          TypeError: a value is no TimeStep.
+          TypeError: a value is not a TimeStep.
         """
         try:
             are_out = [
@@ -315,7 +315,7 @@ class SharedWorld(OwnedWorld):
         self._changed.notify_all()
 
     def _end_sequence_of(self, agent: _SharedAgent) -> None:
-        """End the sequence of an agent that already knows about it or is about to be notified."""
+        """End the sequence of an agent that has been, or is about to be, notified of its end."""
         agent.is_running = agent.is_interrupted = False
         agent.outcome = None
         if self._uninformed is not None:

@@ -41,7 +41,7 @@ def step_type_of(hosted: Any, method: str, timestep: dm_env.TimeStep) -> dm_env.
       timestep: the TimeStep.
 
     Raises:
-      RuntimeError: it has none of dm_env's types.
+      RuntimeError: its type is not one of dm_env's.
     """
     kind: Any = timestep.step_type
     if type(kind) is dm_env.StepType:
@@ -65,7 +65,7 @@ def begun(environment: Any, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
       timestep: the result of its `reset`.
 
     Raises:
-      RuntimeError: it is LAST, or of no type of dm_env.
+      RuntimeError: it is LAST, or its type is not one of dm_env's.
     """
     if step_type_of(environment, "reset", timestep) is _LAST:
         raise RuntimeError(
@@ -83,7 +83,7 @@ def next_step_type(environment: Any, timestep: dm_env.TimeStep) -> dm_env.StepTy
       timestep: the result of its `step`.
 
     Raises:
-      RuntimeError: it is FIRST, or of no type of dm_env.
+      RuntimeError: it is FIRST, or its type is not one of dm_env's.
     """
     kind = step_type_of(environment, "step", timestep)
     if kind is _FIRST:
@@ -101,11 +101,11 @@ Player = Hashable
 class Game(abc.ABC):
     """A simulation for several players that act together.
 
-    Each player has its own actions and observations, which are structures as in dm_env,
-    nested or not. All players share one sequence, which begins for all of them at the same time.
-    It may end for some players before the others; these wait for the next one.
+    Each player has its own actions and observations, which are structures as in dm_env, nested or
+    not. All players share one sequence, which begins for all of them at the same time. It may end
+    for some players before it ends for the others; the former then wait for the next sequence.
 
-    A game may have an attribute `properties`, a `Properties`, for the joined clients.
+    A game may have an attribute `properties`, a `Properties` that the joined clients can use.
     """
 
     is_lock_step: bool = True
@@ -130,13 +130,14 @@ class Game(abc.ABC):
         """Add a player, possibly in the middle of a sequence.
 
         Args:
-          settings: the settings of the agent's JoinWorld, values by flat name.
+          settings: the settings of the agent's JoinWorld, keyed by flat name.
 
         Returns:
-          A key that identifies the player in the calls of the other methods.
+          A key that identifies the player in calls to the other methods.
 
         Raises:
-          ValueError: the game is full, or a setting is invalid. The agent receives the text.
+          ValueError: the game is full, or a setting is invalid. The agent receives the error
+            message.
         """
 
     @abc.abstractmethod
@@ -166,7 +167,7 @@ class Game(abc.ABC):
           settings: values by flat name.
 
         Raises:
-          ValueError: a setting is unknown or invalid. The game must be unchanged then.
+          ValueError: a setting is unknown or invalid. In this case, the game must be unchanged.
         """
         if settings:
             raise ValueError(f"unknown setting {next(iter(settings))!r}; this game has no settings")
@@ -186,7 +187,7 @@ class Game(abc.ABC):
             actions of one player.
 
         Raises:
-          ValueError: an action is invalid. The game must be unchanged then.
+          ValueError: an action is invalid. In this case, the game must be unchanged.
         """
 
     @abc.abstractmethod
@@ -197,11 +198,11 @@ class Game(abc.ABC):
           player: a player that has joined and has not left.
 
         Returns:
-          The TimeStep, which conforms to the player's specs. After a LAST one, the player takes no
-          part in the sequence, and no other waits for it; the sequence is over when no player
-          takes part. None, or another LAST one, for a player that takes no part, or not yet. For a
-          player that joined in the middle of a sequence, the server replaces type, reward and
-          discount by those of a FIRST step.
+          The TimeStep, which conforms to the player's specs. After a LAST TimeStep, the player no
+          longer takes part in the sequence, and no other player waits for it; the sequence is over
+          when no player takes part. For a player that does not take part, or not yet, the result
+          is None or another LAST TimeStep. For a player that joined in the middle of a sequence,
+          the server replaces the type, reward and discount with those of a FIRST step.
         """
 
     def close(self) -> None:  # noqa: B027  # most games have none
@@ -229,7 +230,7 @@ class Agent(abc.ABC):
     @property
     @abc.abstractmethod
     def specs(self) -> dm_env_rpc_pb2.ActionObservationSpecs:
-        """The specs of actions and observations. Only `reset` and `World.reset` change these."""
+        """The specs of actions and observations. Only `reset` and `World.reset` change them."""
 
     @abc.abstractmethod
     def step(
@@ -246,9 +247,9 @@ class Agent(abc.ABC):
           The state after the step and the requested observations by name.
 
         Raises:
-          RequestError: the step is refused, and nothing has changed. Also if there are
-            actions but no sequence is running, which happens when the answer that ended the
-            sequence could not be sent: the client would mistake the first step of a new
+          RequestError: the step is refused, and nothing has changed. This error is also raised if
+            there are actions but no sequence is running, which happens when the answer that ended
+            the sequence could not be sent: the client would mistake the first step of a new
             sequence for the next step of the old one.
         """
 
@@ -299,7 +300,8 @@ class World(abc.ABC):
 class OwnedWorld(World):
     """A world whose environment or game is owned by one thread, which counts the worlds it owns.
 
-    Threads that are no owners call `reset` and `close`; its own owner may call `close`, too.
+    Threads that are not owners call `reset` and `close`; the world's own owner may also call
+    `close`.
 
     Attributes:
       owner: the thread that owns it.
@@ -339,7 +341,8 @@ def close_owned(
       owner: the owner.
       close: closes the object.
       seconds: as for `OwnedWorld.close`.
-      is_closing: whether the owner closes it already; this waits for that without a limit.
+      is_closing: whether the owner is already closing the object; this function then waits without
+        a limit.
     """
     # The limit is for calls queued before: `close` of an environment may itself take long.
     closing = owner.begin(close)
@@ -355,4 +358,4 @@ def was_closed() -> RequestError:
 
 def still_in_a_step() -> TimeoutError:
     """Return the error for a world that cannot be closed in time."""
-    return TimeoutError("the environment is still in a step, and is closed when that ends")
+    return TimeoutError("the environment is still in a step, and will be closed when the step ends")

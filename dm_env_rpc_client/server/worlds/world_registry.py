@@ -119,16 +119,16 @@ class WorldRegistry:
     """The thread-safe registry that creates, finds and destroys worlds.
 
     If there are several environments, the create setting "environment" selects one by name. If the
-    only one is named `UNNAMED`, "environment" is passed to it like any other setting. A world that
-    exists from the start has the empty name; then no others can be created, and it is never
-    destroyed.
+    only one is named `UNNAMED`, "environment" is passed to it like any other setting. If a world
+    exists from the start, its name is empty, it is never destroyed, and no other worlds can be
+    created.
 
     Args:
       options: the sources of worlds, and the limits of their number and life.
       error_log: collects exceptions of worlds that are closed without a request.
       share: counts the worlds against the limits, and names them.
       main: the owner of all worlds; None if they have owners of their own.
-      report: takes exceptions of a batch's rows.
+      report: receives exceptions raised by a batch's rows.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class WorldRegistry:
 
         Args:
           settings: values by name.
-          creator: keeps the world, even without agents, until `creator_gone`.
+          creator: keeps the world alive, even without agents, until `creator_gone` is called.
 
         Raises:
           ElsewhereError: this thread is an owner, and the world should belong to another one.
@@ -243,8 +243,8 @@ class WorldRegistry:
         if self._options.singleton:
             known = ", ".join(map(repr, self._entries)) or "one that is being closed"
             text = (
-                f"this server hosts one environment at a time (singleton), and world {known} has "
-                "it; destroy it, or end its client,"
+                f"this server hosts one environment at a time (singleton), and the world that "
+                f"uses it is {known}; destroy that world or end its client"
             )
         return RequestError(code_pb2.RESOURCE_EXHAUSTED, f"{text} first")
 

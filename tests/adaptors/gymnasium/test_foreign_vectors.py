@@ -269,7 +269,9 @@ def test_the_number_of_rows_is_the_servers_if_nobody_says_another() -> None:
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_another_number_of_rows_than_there_are_is_an_error(count: int) -> None:
     with serve(fixed) as server:
-        with pytest.raises(EnvironmentsFailedError, match=r"already has 4 rows.*ask for 4 or omit"):
+        with pytest.raises(
+            EnvironmentsFailedError, match=r"already has 4 rows.*request 4 rows or omit"
+        ):
             RemoteVectorEnv(server.address, count)
         assert server.world_count == 0
         with RemoteVectorEnv(server.address, 4) as envs:

@@ -139,7 +139,7 @@ def test_properties_go_through_the_properties_extension(complete: Factory) -> No
             properties["secret"]
         with pytest.raises(PropertyPermissionError, match="do not allow it to be written"):
             properties["violations"] = True
-        with pytest.raises(PropertyValueError, match="it does not take this value"):
+        with pytest.raises(PropertyValueError, match="it does not accept this value"):
             properties["speed"] = True
         with pytest.raises(PropertyValueError, match=r"requires a scalar, got shape \[2\]"):
             properties["speed"] = [1, 2]
