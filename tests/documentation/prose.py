@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import json
 import random
 import re
@@ -86,8 +87,15 @@ def _paragraphs(page: str) -> Iterator[tuple[int, str]]:
 
 
 def _docstring(docstring: str) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", textwrap.dedent(docstring)):
-        if not re.match(r"\s*(?:>>>|::|    )", paragraph):
+    """Yields the paragraphs of a docstring, and the entries of its sections, such as Args."""
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
+        label, _, rest = paragraph.partition("\n")
+        if label in ("Args:", "Attributes:", "Raises:"):
+            for entry in re.split(r"\n(?=  \S)", "\n" + rest)[1:]:
+                yield " ".join(entry.split())
+        elif label in ("Returns:", "Yields:"):
+            yield " ".join(rest.split())
+        elif not re.match(r"\s*(?:>>>|::|    )", paragraph):
             yield " ".join(paragraph.split())
 
 
