@@ -263,8 +263,8 @@ def _bind(
             code = pygame.key.key_code(found["key"])
         except ValueError:
             raise UsageError(
-                f"{where}unknown key {found['key']!r}; use a character, or a name such as "
-                f"left, space, return or f1, or {_IDLE}"
+                f"{where}unknown key {found['key']!r}; use a character, {_IDLE!r}, or a "
+                "name such as 'left', 'space', 'return' or 'f1'"
             ) from None
         changes[pygame.key.name(code)] = [change]
     return changes, idle

@@ -8,10 +8,10 @@ buffer into which the transport has read the message, so their elements are copi
 of the socket.
 
 The reader handles the encoding that every protobuf library writes for a StepResponse: fields in
-order, packed elements and complete shapes. Protobuf and `SpecManager.unpack` handle all other
-valid encodings (unpacked elements, shapes with a variable dimension, one element for a whole
-array, fields in several parts, unknown fields). Protobuf
-and `SpecManager.unpack` also handle all invalid messages, and report the errors.
+order, packed elements and complete shapes. All other messages are parsed by protobuf and
+`SpecManager.unpack`: those in other valid encodings (unpacked elements, shapes with a variable
+dimension, one element for a whole array, fields in several parts, unknown fields), and invalid
+ones, whose errors they report.
 
 Compared with the reference package (`python -m tests.benchmarks --only codec`), decoding is 168x
 to 200x as fast for float32 84x84x4 and 1.8x to 4x as fast for scalars. Encoding is 58x to 65x as

@@ -209,7 +209,7 @@ class ServerSession:
         return self._attempt(adopt)
 
     def _attempt(self, action: Callable[[], None]) -> bytes:
-        """Call `action`, whose failure does not end the session, and return the error string."""
+        """Call `action`, and return the answer, which contains the error if the call failed."""
         try:
             action()
         except Exception as error:

@@ -141,7 +141,7 @@ class _Host(options.Access):
         localhost:5001 for gym-socket.
       name: gym-socket: environment name that clients request. If not given, the name in
         ENVIRONMENT.
-      dialect: gym-socket: version of the protocol that the clients use.
+      dialect: gym-socket: protocol version of the clients.
       isolate: gym-socket: run each client's environment in its own process.
       monitor: gym-socket: folder in which clients may record episodes.
       tls_ca: Accept only clients whose certificate was issued by an authority in this PEM file.
