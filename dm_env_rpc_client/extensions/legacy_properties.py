@@ -28,7 +28,7 @@ class LegacyProperties(PropertyAccess):
     """The interface of `PropertiesExtension`, plus methods that handle several keys in a request.
 
     Args:
-      connection: a connection to a server of the 1.0 line.
+      connection: a connection to a server that uses version 1.0 of the protocol.
     """
 
     def __init__(self, connection: Connection):
@@ -49,7 +49,7 @@ class LegacyProperties(PropertyAccess):
           Their values by key.
 
         Raises:
-          ProtocolError: the server did not return a property.
+          ProtocolError: the server did not return one of the properties.
           DmEnvRpcClientError: as `read`.
         """
         keys = list(keys)
@@ -91,7 +91,7 @@ class LegacyProperties(PropertyAccess):
           keys: the keys of the properties.
 
         Returns:
-          The joint result of `list` for all keys.
+          The combined results of `list` for all keys.
 
         Raises:
           As `list`.

@@ -48,10 +48,10 @@ class PropertySpec:
 
     Attributes:
       key: the key with which to read, write and list the property.
-      readable: whether it has a value to read.
-      writable: whether a value can be written to it.
-      listable: whether there are properties below it.
-      spec: the dm_env spec of its value; None if it has no value.
+      readable: whether the property has a value that can be read.
+      writable: whether a value can be written to the property.
+      listable: whether there are other properties below the property.
+      spec: the dm_env spec of the value, or None if the property has no value.
       description: the property's purpose.
 
     Raises:
@@ -108,7 +108,7 @@ def property_errors(operation: str, key: str) -> Iterator[None]:
 
     Args:
       operation: "read", "write" or "list".
-      key: the key of the property; several keys are separated by commas.
+      key: the key of the property, or several keys separated by commas.
     """
     try:
         yield
@@ -135,9 +135,10 @@ class PropertyAccess(abc.ABC):
         """Return the value of a property, in the form that `unpack_tensor` returns.
 
         Raises:
-          PropertyNotFoundError: there is no such property; also a KeyError.
-          PropertyPermissionError: it is not readable; also a PermissionError.
-          Otherwise as `Connection.send`.
+          PropertyNotFoundError: the property does not exist. The error is also a KeyError.
+          PropertyPermissionError: the property is not readable. The error is also a
+            PermissionError.
+          Otherwise, the same errors as `Connection.send`.
         """
 
     @abc.abstractmethod
@@ -148,8 +149,10 @@ class PropertyAccess(abc.ABC):
         reference).
 
         Raises:
-          PropertyValueError: the value is invalid for the property; also a ValueError.
-          SpecError: it cannot be packed; nothing was sent. Otherwise as `read`.
+          PropertyValueError: the value is invalid for the property. The error is also a
+            ValueError.
+          SpecError: the value cannot be packed, so nothing was sent. Otherwise, the same errors as
+            `read`.
         """
 
     @abc.abstractmethod
@@ -183,8 +186,8 @@ class PropertyAccess(abc.ABC):
         """List and read all properties below a property.
 
         Returns:
-          A snapshot, which prints as a tree and displays as a table in a notebook. An unreadable
-          property shows the reason instead of its value.
+          A snapshot, which is printed as a tree and displayed as a table in a notebook. For an
+          unreadable property, it shows the reason instead of the value.
 
         Raises:
           As `list`.
@@ -231,9 +234,10 @@ class TreeEntry(NamedTuple):
 
     Attributes:
       spec: the server's description of the property.
-      depth: the number of listed properties above it.
-      value: its value; None if it has none.
-      refusal: the reason why it could not be read or listed; "" if it could.
+      depth: the number of properties above this one in the tree.
+      value: the value of the property, or None if no value was read.
+      refusal: the reason why the property could not be read or listed, or "" if there was no
+        error.
     """
 
     spec: PropertySpec
@@ -246,8 +250,8 @@ class PropertyTree:
     """A snapshot of properties made by `PropertyAccess.tree`; displaying it sends no requests.
 
     Args:
-      list_below: lists the properties directly below a key.
-      read: reads the value of a key.
+      list_below: a function that lists the properties directly below a key.
+      read: a function that reads the value of the property with a given key.
       key: the key of the tree's root; the empty key is the root of all properties.
 
     Attributes:

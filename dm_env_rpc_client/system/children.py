@@ -77,9 +77,9 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a child whose standard input is its lifeline.
 
     Args:
-      command: a program that calls `Parent.from_start`; gets this process's id as its last
-        argument.
-      **options: of `subprocess.Popen`, other than `stdin`.
+      command: a program and its arguments. The program must call `Parent.from_start`; it receives
+        the ID of this process as an additional last argument.
+      **options: options of `subprocess.Popen`, other than `stdin`.
     """
     return subprocess.Popen([*command, str(os.getpid())], stdin=subprocess.PIPE, **options)
 
@@ -90,15 +90,15 @@ def start_supervised(
     """Start a supervisor, in a session of its own, that runs any command.
 
     When the command or the parent ends, the supervisor ends the process group of the command,
-    removes the folder, and ends with the exit code or by the signal of the command. If the
-    supervisor is killed, its `Guard` does the same. If the command cannot be started, the
+    removes the folder, and ends as the command did, with the same exit code or by the same signal.
+    If the supervisor is killed, its `Guard` does the same. If the command cannot be started, the
     supervisor prints the reason and exits with 127. If standard output is a file, the supervisor
-    frees all but its end (see `bound_output`).
+    continually frees the disk space of all but the end of the file (see `bound_output`).
 
     Args:
       command: the program and its arguments. Its standard input is empty.
-      folder: the path of a folder that is removed at the end; empty for none.
-      **options: of `subprocess.Popen`, other than `stdin` and `start_new_session`.
+      folder: the path of a folder to remove at the end, or "" for no folder.
+      **options: options of `subprocess.Popen`, other than `stdin` and `start_new_session`.
     """
     # -I: environment variables such as PYTHONPATH are for the command, not for the supervisor.
     program = [sys.executable, "-I", __file__, folder, *command]
@@ -110,7 +110,7 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
 
     Args:
       process: the result of `start` or `start_supervised`.
-      seconds: time limit for the child to end, before it is killed.
+      seconds: the time, in seconds, that the child has to end before it is killed.
     """
     if not let_go(process):
         return
@@ -128,8 +128,8 @@ def let_go(process: subprocess.Popen[bytes]) -> bool:
       process: as for `end`.
 
     Returns:
-      Whether this process has started the child. If not, it was forked from the one that has: the
-      child goes on, and only the copy of the lifeline is closed.
+      Whether this process started the child. If not, this process was forked from the one that
+      did, so the child continues, and only the forked copy of the lifeline is closed.
     """
     lifeline = process.stdin
     assert lifeline is not None
@@ -148,7 +148,7 @@ def how_it_ended(code: int) -> str:
     """Return a description of how a process ended, for an error message.
 
     Args:
-      code: its exit code; negative if a signal ended it.
+      code: the exit code of the process, negative if a signal ended the process.
     """
     if code >= 0:
         return f"ended with exit code {code}"
@@ -211,8 +211,8 @@ def exit_with(parent: Parent, grace: float = 0.0, end: Callable[[], object] = la
 
     Args:
       parent: the parent.
-      grace: seconds for this process to end in order before it exits.
-      end: begins an orderly end; called in another thread.
+      grace: the time, in seconds, that this process has for an orderly end before it exits.
+      end: a function that begins an orderly end, called in another thread.
     """
 
     def exit_when_it_ends() -> None:
@@ -266,8 +266,8 @@ class Guard:
     group, so that no signal to a group ends both processes.
 
     Args:
-      clean_up: called in the guard, when this process has ended and `dismiss` was not called,
-        with all its messages.
+      clean_up: a function called in the guard if this process ends without calling `dismiss`. Its
+        argument contains everything that this process sent with `tell`.
     """
 
     def __init__(self, clean_up: Callable[[bytes], object]):
@@ -319,7 +319,7 @@ def supervise(
     Args:
       command: the program and its arguments.
       parent: the parent of this process.
-      grace: seconds between SIGTERM and SIGKILL.
+      grace: the time between SIGTERM and SIGKILL, in seconds.
       folder: as for `start_supervised`.
 
     Returns:
@@ -367,7 +367,7 @@ def bound_output() -> None:
     """Continually free the disk space that the standard output file uses, except for its end.
 
     The file keeps its size, but fallocate(2) makes a hole at its beginning. The function returns
-    at once if standard output is not a file, or if the file system has no holes.
+    at once if standard output is not a file, or if the file system does not support holes.
     """
     if not stat.S_ISREG(os.fstat(1).st_mode) or not sys.platform.startswith("linux"):
         return

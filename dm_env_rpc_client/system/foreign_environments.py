@@ -53,8 +53,8 @@ def converted(made: Any, conversion: Conversion = AS_DECLARED) -> Any:
       conversion: options of the conversion.
 
     Returns:
-      A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`; any other
-      object unchanged.
+      A `GymnasiumEnvironment`, a `GymnasiumVectorEnvironment` or a `PettingZooGame`, or `made`
+      itself if it is any other object.
 
     Raises:
       SpecError: the environment cannot be served, for instance because a space has no spec.
@@ -125,7 +125,7 @@ def row_count(made: Any) -> int | None:
 def and_wrapped(made: Any) -> Iterator[Any]:
     """Yield an environment, and the one in each of Gymnasium's wrappers, from the outside in.
 
-    These wrappers hide the attributes of what they wrap.
+    These wrappers hide the attributes of the environments that they wrap.
     """
     yield made
     while _WRAPPER in bases_of(type(made)):
@@ -200,8 +200,8 @@ def check_time_step(environment: Any, method: str, returned: Any) -> None:
     """Raise TypeError if a value is not a TimeStep.
 
     Args:
-      environment: its source, an environment or a game.
-      method: its method.
+      environment: the environment or game that returned the value.
+      method: the name of the method that returned the value.
       returned: the value.
     """
     if all(hasattr(returned, name) for name in _FIELDS):
@@ -223,11 +223,12 @@ def explain_unpacking(
     """Raise a more helpful TypeError if an error comes from unpacking a method's result.
 
     Args:
-      error: the error of calling the method and unpacking, here or in a library's wrapper.
-      environment: whose method it is.
-      method: the method.
-      expected: the expected result, and advice.
-      library: the package of the wrappers.
+      error: the error raised while the method was called and its result was unpacked, by this
+        package or by a library's wrapper.
+      environment: the environment that has the method.
+      method: the name of the method.
+      expected: a description of the expected result, with advice.
+      library: the name of the package that contains the wrappers.
     """
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     package = frame.f_globals.get("__name__", "").partition(".")[0]

@@ -34,7 +34,7 @@ class MessagePipe:
     copies are closed, so that the other ends notice when this process ends.
 
     Args:
-      connected: one of a pair of unix sockets; blocking.
+      connected: one of a pair of connected, blocking Unix sockets.
     """
 
     def __init__(self, connected: socket.socket):
@@ -65,7 +65,7 @@ class MessagePipe:
 
         Args:
           *parts: the parts of the message.
-          descriptor: an open descriptor that the receiver gets a copy of.
+          descriptor: an open file descriptor to copy to the receiver, or None.
 
         Raises:
           OSError: the other end is closed.

@@ -37,13 +37,13 @@ class Owner:
     """A thread that makes calls one by one on behalf of other threads.
 
     Args:
-      name: the description of the thread in texts.
+      name: the description of the thread in error messages and thread names.
 
     Attributes:
-      name: as the argument.
-      holds: the number of its objects, plus one while it leads. Changed only by the thread, or by
-        its creator before the first call.
-      slow: the streams of its worlds with slow answers; changed only by the thread.
+      name: the same as the argument.
+      holds: the number of objects that the thread owns, plus one while it leads. Only the thread
+        changes this number, or the creator of the thread before the first call.
+      slow: the streams of the owner's worlds that answer slowly. Only the thread changes this set.
       may_lead: whether the thread may do other work until a bell rings.
     """
 
@@ -87,7 +87,7 @@ class Owner:
     def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Make the owner's thread call a function, and wait for the result.
 
-        In the thread itself, the function is called at once.
+        In the owner's thread, the function is called immediately.
 
         Args:
           function: the function.
@@ -109,7 +109,7 @@ class Owner:
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Call:
         """Make the owner's thread call a function, without waiting for the result.
 
-        Called in the owner's thread, the function is called immediately.
+        In the owner's thread, the function is called immediately.
 
         Raises:
           OwnerGoneError: as `call`.
@@ -125,7 +125,7 @@ class Owner:
         """Queue a call after the owner's pending calls, even from within the owner's thread.
 
         Args:
-          function: the function, which handles its own exceptions.
+          function: a function that handles its own exceptions.
           *arguments: its arguments.
 
         Raises:
@@ -161,7 +161,7 @@ class Owner:
         The thread must call `run_waiting` at the beginning and whenever the bell rings.
 
         Args:
-          bell: called, in any thread, after a call was queued.
+          bell: a function called, in any thread, after a call has been queued.
         """
         with self._lock:
             self._bell = bell
@@ -177,7 +177,8 @@ class Owner:
         """Run the queued calls while the thread is `listening`.
 
         Args:
-          run: called with each call; an exception leaves the others in the queue.
+          run: a function that receives each call. If it raises an exception, the remaining calls
+            stay in the queue.
         """
         while True:
             try:
@@ -272,7 +273,7 @@ class MainOwner(Owner):
         """Make the current thread the owner's thread.
 
         Raises:
-          RuntimeError: another thread owns something.
+          RuntimeError: another thread is the owner and still owns objects.
         """
         with self._lock:
             me = threading.get_ident()
@@ -298,8 +299,9 @@ class MainOwner(Owner):
         A signal during a call is handled after the call, but a second signal is handled at once.
 
         Args:
-          is_over: whether there is no need to go on; looked at when `wake` was called.
-          timeout: seconds; None for no limit.
+          is_over: a function that returns whether to stop. A call of `wake` makes the thread check
+            it again.
+          timeout: the time limit, in seconds, or None for no limit.
 
         Returns:
           Whether it is over.
@@ -358,7 +360,8 @@ class Call:
     Args:
       function: the function.
       arguments: its arguments.
-      has_begun: set when the thread reaches the call; None if no thread waits for that.
+      has_begun: an event that is set when the thread reaches the call, or None if no thread waits
+        for the event.
     """
 
     __slots__ = (

@@ -174,11 +174,11 @@ class BusyWait:
         """Poll with `look` for up to `SPIN_SECONDS`, unless polling is currently not useful.
 
         Args:
-          look: polls once, without waiting.
+          look: a function that polls once, without waiting.
           argument: the argument of `look`.
 
         Returns:
-          The result of `look`; None if there was nothing, so that the caller sleeps.
+          The result of `look`, or None if the caller should sleep.
         """
         if self._rest:
             self._rest -= 1

@@ -84,8 +84,8 @@ def guarded(function: Callable[..., Any], what: str) -> Callable[..., Any]:
       what: the purpose of the function, for error messages.
 
     Returns:
-      A function with the same arguments and result. It raises SpecError instead of any other
-      exception.
+      A function with the arguments and the result of `function`. It raises SpecError instead of
+      any other exception.
     """
 
     @functools.wraps(function)
@@ -119,9 +119,10 @@ class Source(NamedTuple):
     """An environment's name and the factory that creates it.
 
     Attributes:
-      name: the name of the environment, for protocols in which clients ask by name.
-      factory: takes settings as keyword arguments and returns an environment. It can be
-        pickled if the named object can.
+      name: the name of the environment, for protocols in which clients request environments by
+        name.
+      factory: a function that receives settings as keyword arguments and returns an environment.
+        It can be pickled if the object that the source specifies can be pickled.
     """
 
     name: str
@@ -133,8 +134,8 @@ def find_source(reference: str, insecure: bool) -> Source:
 
     Args:
       reference: catch, race, MODULE:FACTORY, gymnasium://ID, pettingzoo://FAMILY/NAME,
-        dm_control://DOMAIN/TASK, bsuite://ID, gym-socket://HOST:PORT/NAME (with ?dialect=latest
-        at the end for that dialect), or dm-env-rpc://HOST:PORT.
+        dm_control://DOMAIN/TASK, bsuite://ID, gym-socket://HOST:PORT/NAME (followed by
+        ?dialect=latest for the dialect of that name), or dm-env-rpc://HOST:PORT.
       insecure: whether plaintext connections to other machines are allowed.
 
     Raises:

@@ -21,16 +21,16 @@ class SpawnedChild:
     `children.leave_signals_to_parent`).
 
     Args:
-      run: the child's function, called with its end of the pipe and the arguments.
-      *arguments: for `run`; pickled.
-      name: of the process.
+      run: the function that the child calls with its end of the pipe and `arguments`.
+      *arguments: further arguments of `run`, which are pickled.
+      name: the name of the process.
 
     Attributes:
       pid: the id of the process.
       pipe: this end of a pipe to the child.
 
     Raises:
-      Exception: an argument cannot be pickled, or there can be no more processes.
+      Exception: an argument cannot be pickled, or the system cannot start another process.
     """
 
     def __init__(self, run: Callable[..., object], *arguments: Any, name: str):
@@ -61,7 +61,8 @@ class SpawnedChild:
         """Wait until the process has ended, and return its exit code as `subprocess` does.
 
         Args:
-          seconds: how long it may take, before it is killed; None for no limit.
+          seconds: the time limit, in seconds, after which the process is killed, or None for no
+            limit.
         """
         self._process.join(seconds)
         if self._process.is_alive():

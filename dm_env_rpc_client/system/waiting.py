@@ -44,7 +44,8 @@ class Deadline:
     once, and each wait uses the remaining time.
 
     Attributes:
-      time: seconds of `time.monotonic()`; infinite for a deadline that never passes.
+      time: the time on the clock of `time.monotonic()`, in seconds; infinite for a deadline that
+        never passes.
     """
 
     time: float
@@ -80,8 +81,9 @@ def wait_in_parts(wait: Callable[[float], bool], timeout: float | None) -> bool:
     """Wait up to `timeout` seconds for `wait` to return True, and return whether it did.
 
     Args:
-      wait: waits for up to the given seconds; returns whether the wait is over.
-      timeout: seconds; None for no limit.
+      wait: a function that waits for up to the given number of seconds, and returns whether the
+        wait is over.
+      timeout: the time limit, in seconds, or None for no limit.
     """
     if timeout is None:
         while not wait(PART_SECONDS):
@@ -114,8 +116,8 @@ class InterruptibleCondition:
         """Wait until `is_met` returns True. `is_met` may be called many times.
 
         Args:
-          is_met: returns whether the condition holds.
-          timeout: seconds; None for no limit.
+          is_met: a function that returns whether the condition holds.
+          timeout: the time limit, in seconds, or None for no limit.
 
         Returns:
           The last result of `is_met`.

@@ -49,8 +49,8 @@ class ArrayKind(NamedTuple):
     """An array library and the device of its arrays.
 
     Attributes:
-      library: the name of its module, such as "torch".
-      device: a device object of the library; None for its default.
+      library: the name of the library's module, such as "torch".
+      device: a device object of the library, or None for the library's default device.
     """
 
     library: str
@@ -78,8 +78,8 @@ def named(arrays: str, device: Any = None) -> ArrayKind:
 
     Args:
       arrays: one of `NAMES`.
-      device: the name of a device, such as "cuda" or "cuda:1", or a device object of the library;
-        None for the library's default.
+      device: the name of a device, such as "cuda" or "cuda:1", a device object of the library, or
+        None for the library's default device.
 
     Raises:
       SpecError: the library or the device is not available.
@@ -125,16 +125,18 @@ def to_numpy(structure: Any, where: str) -> Any:
     """Replace other libraries' arrays in a structure with NumPy arrays.
 
     Args:
-      structure: mappings, lists, tuples, named tuples and dataclasses; other values stay.
-      where: its name in errors.
+      structure: nested mappings, lists, tuples, named tuples and dataclasses. Other values are
+        left unchanged.
+      where: the name of the structure in error messages.
 
     Returns:
-      The structure itself if it contains no such arrays. Arrays from a CPU may share memory with
-      it, and may be read-only. A dataclass with such arrays becomes a dict.
+      The structure with NumPy arrays, or the structure itself if no array was replaced. Arrays
+      from a CPU can share memory with the original arrays, and can be read-only. A dataclass with
+      replaced arrays becomes a dict.
 
     Raises:
-      SpecError: an array, named in the text, cannot be copied from its device, or NumPy lacks its
-        dtype.
+      SpecError: an array cannot be copied from its device, or NumPy lacks its dtype. The error
+        message contains the name of the array.
     """
     found = list(_found(structure, _library_of))
     taken: list[Any] = [None] * len(found)
@@ -158,14 +160,14 @@ def from_numpy(structure: Any, kind: ArrayKind, where: str) -> Any:
     """Replace numeric NumPy arrays and scalars in a structure with arrays of another kind.
 
     Args:
-      structure: as for `to_numpy`. Arrays of strings stay as they are.
-      kind: the kind of the new arrays. On a CPU they may share memory with NumPy's, except for
-        read-only arrays, which are copied for torch.
-      where: its name in errors.
+      structure: as for `to_numpy`. Arrays of strings are left unchanged.
+      kind: the kind of the new arrays. On a CPU, they can share memory with the NumPy arrays,
+        except for read-only arrays, which are copied for torch.
+      where: the name of the structure in error messages.
 
     Raises:
-      SpecError: the library lacks the dtype of an array, named in the text, or its values would
-        change, or it cannot be copied to the device.
+      SpecError: the library lacks the dtype of an array, the values of an array would change, or
+        an array cannot be copied to the device. The error message contains the name of the array.
     """
     found = [] if kind.library == "numpy" else list(_found(structure, _is_numbers))
     if not found:
@@ -249,7 +251,7 @@ def _moved(arrays: Sequence[Any], move: Callable[[Iterator[Any]], Any]) -> list[
 
     Args:
       arrays: arrays of one library.
-      move: joins the bytes of some arrays and returns them in another place.
+      move: a function that joins the bytes of arrays, and returns them on the other device.
     """
     # Largest items first, so that each array is aligned in the block.
     order = sorted(range(len(arrays)), key=lambda index: -arrays[index].itemsize)

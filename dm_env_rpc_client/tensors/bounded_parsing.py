@@ -92,14 +92,14 @@ def parse(message_class: type[_Message], data: bytes, budget: Budget, where: str
     """Parse a serialized message within a budget.
 
     Args:
-      message_class: its class.
+      message_class: the class of the message.
       data: the serialized message.
       budget: the memory budget.
-      where: its name in error messages.
+      where: the name of the message in error messages.
 
     Raises:
       SpecError: the message would exceed the budget.
-      DecodeError, ValueError: it is invalid (see `envelopes.DECODE_ERRORS`).
+      DecodeError, ValueError: the message is invalid (see `envelopes.DECODE_ERRORS`).
     """
     check(message_class, data, budget, where)
     return message_class.FromString(data)
@@ -114,10 +114,10 @@ def check(
     """Charge a budget for the memory that a message will need after parsing.
 
     Args:
-      message_class: its class.
+      message_class: the class of the message.
       data: the serialized message.
       budget: the memory budget.
-      where: its name in error messages.
+      where: the name of the message in error messages.
 
     Raises:
       SpecError: the message would exceed the budget.
@@ -288,12 +288,13 @@ def decode(text: bytes | bytearray, where: str, max_values: int = MAX_VALUES) ->
     """Parse UTF-8 JSON with limits on depth and on the number of values.
 
     Args:
-      text: the bytes.
-      where: their name in error messages.
+      text: the JSON text, as bytes.
+      where: the name of the text in error messages.
       max_values: the maximum number of values, including keys.
 
     Raises:
-      ProtocolError: the text is not UTF-8, not JSON, too deep, or has too many values.
+      ProtocolError: the text is not UTF-8 or not JSON, is nested too deeply, or has too many
+        values.
     """
     containers = text.count(b"[") + text.count(b"{")
     values = 1 + containers + text.count(b",") + text.count(b":")

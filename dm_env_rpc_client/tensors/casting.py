@@ -61,7 +61,8 @@ def as_array(value: Any, where: str) -> Array:
       only `str` or only protobuf messages as elements. May be `value` itself.
 
     Raises:
-      SpecError: the value is ragged, mixes kinds of elements, or contains other elements.
+      SpecError: the value is ragged, mixes kinds of elements, or contains elements of any other
+        type.
     """
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         return _from_array(value, where)
@@ -91,8 +92,8 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
       The array itself if it already has the dtype, otherwise a new one.
 
     Raises:
-      SpecError: `dtype` cannot represent an element exactly (from float to float: the element
-        is out of range).
+      SpecError: `dtype` cannot represent an element exactly; or, in a cast from float to float, an
+        element is out of range.
     """
     if array.dtype == dtype:
         return array
@@ -132,7 +133,8 @@ def first_outside(fits: Any) -> tuple[tuple[int, ...], str]:
     """Return the index of the first invalid element, and its description for error messages.
 
     Args:
-      fits: whether each element is valid, a bool or an array of bools; at least one is False.
+      fits: a bool, or an array of bools, that states whether each element is valid. At least one
+        must be False.
     """
     index = tuple(int(i) for i in np.argwhere(~np.asarray(fits))[0])
     return index, f"element {list(index)}" if index else "the value"
@@ -169,10 +171,10 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
     Args:
       dtype: a bool, integer or float dtype of any byte order.
-      where: the name of its owner in error messages.
+      where: the name, in error messages, of the value or spec with this dtype.
 
     Raises:
-      SpecError: the protocol has none, as for complex or extended-precision numbers.
+      SpecError: the protocol has no matching dtype, as for complex or extended-precision numbers.
     """
     native: np.dtype[Any] = dtype.newbyteorder("=")
     native = _WIDER.get(native, native)

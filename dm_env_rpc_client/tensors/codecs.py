@@ -286,12 +286,12 @@ def codec_for(dtype: DTypeLike, where: str = "value") -> Codec:
     """Return the codec for a DataType number or a NumPy dtype.
 
     Args:
-      dtype: a DataType of the protocol, or any argument of `np.dtype`. `str` is STRING, `object`
-        is PROTO.
-      where: the name of its owner in error messages.
+      dtype: a DataType of the protocol, or any argument of `np.dtype`. `str` stands for STRING,
+        and `object` for PROTO.
+      where: the name, in error messages, of the value or spec with this dtype.
 
     Raises:
-      SpecError: the protocol has no such data type.
+      SpecError: the protocol has no data type for `dtype`.
     """
     if isinstance(dtype, int | np.integer):
         codec = _BY_DATA_TYPE.get(int(dtype))

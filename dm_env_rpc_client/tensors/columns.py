@@ -51,11 +51,11 @@ def row_tensor_spec(
     """Return the spec of one row from the spec of stacked rows.
 
     Args:
-      tensor_spec: the spec of all rows, [count, ...].
+      tensor_spec: the spec of all rows, with shape [count, ...].
       count: the number of rows.
 
     Raises:
-      SpecError: the first axis has another length, or the spec is invalid.
+      SpecError: the first axis does not have the length `count`, or the spec is invalid.
     """
     where = f"spec {tensor_spec.name!r}"
     if not tensor_spec.shape or tensor_spec.shape[0] != count:
@@ -79,17 +79,17 @@ class Column:
       spec: the spec of one row.
       rows: the shape of the rows, such as (N,).
       label: the name of a value in errors, such as "observation 'arm.torque'".
-      dtype: the dtype of the array; None for the dtype on the wire: int32 for int16, objects for
-        strings.
+      dtype: the dtype of the array, or None for the dtype on the wire, which is int32 for int16,
+        and object for strings.
 
     Attributes:
-      array: the rows, with the shape of the rows followed by that of one row; initially zeros,
-        empty strings or empty messages.
+      array: the rows, as an array of shape [*rows, *shape] that initially contains zeros, empty
+        strings or empty messages.
       dtype: the dtype of the array.
-      known_dtype: the dtype of arrays that a row accepts unchecked. For a column of objects, whose
-        elements must be examined, no array has it.
+      known_dtype: the dtype of arrays that a row accepts unchecked. A column of objects has a
+        dtype here that no array has, because all elements must be checked.
       shape: the shape of one row.
-      type: the type of scalars that a row accepts unchecked; None if it accepts arrays only.
+      type: the type of scalars that a row accepts unchecked, or None if a row accepts only arrays.
 
     Raises:
       SpecError: values of this spec cannot be sent.
@@ -141,7 +141,8 @@ class Column:
           value: the value returned by an environment.
 
         Raises:
-          SpecError: it has another shape, or the dtype cannot represent an element exactly.
+          SpecError: the value has the wrong shape, or the dtype cannot represent an element
+            exactly.
         """
         label, codec = self._label, self._codec
         array = packing.to_dtype(casting.as_array(value, label), codec, label)

@@ -56,7 +56,7 @@ class Change(NamedTuple):
     Attributes:
       name: the flat name of the changed value.
       value: the new value.
-      at: the index of the changed element; `...` for all.
+      at: the index of the changed element, or `...` for all elements.
     """
 
     name: str
@@ -96,7 +96,7 @@ def elements(spec: specs.Array, most: int) -> list[Element]:
 def idle(spec: specs.Array) -> Any:
     """Return an action's default: the middle of three values, or otherwise the value nearest to 0.
 
-    Three values usually mean back, stay and forth.
+    Three values usually mean backward, stay and forward.
     """
     value = np.asarray(spec.generate_value())
     if isinstance(spec, specs.BoundedArray) and spec.dtype.kind in "iuf":
@@ -123,7 +123,7 @@ def checked_by(spec: specs.Array, where: str) -> Callable[[Any], Any]:
       change it.
 
     Raises:
-      SpecError: the protocol has no such dtype.
+      SpecError: the protocol has no dtype for the spec.
     """
     field = TensorField(0, dm_env_spec_to_tensor_spec(spec), "value")
     field.label = where
@@ -149,9 +149,9 @@ def checked_action(
     """Check the values of a whole or partial action, and return them keyed by flat name.
 
     Args:
-      action: values, nested or by flat name.
-      action_specs: specs by flat name.
-      where: a prefix of error messages.
+      action: the values, either nested or by flat name.
+      action_specs: the specs by flat name.
+      where: a prefix for error messages.
 
     Raises:
       SpecError: an action is unknown, or a value is invalid.
@@ -176,14 +176,14 @@ def checked_change(
     """Return the change that sets one value of an action.
 
     Args:
-      named: the flat name, optionally with the index of an element, such as "arm.torque[0]"; ""
+      named: the flat name, optionally with the index of an element, such as "arm.torque[0]", or ""
         for the only action.
       value: the value.
-      action_specs: specs by flat name.
-      where: a prefix of error messages.
+      action_specs: the specs by flat name.
+      where: a prefix for error messages.
 
     Raises:
-      SpecError: the action is unknown or required, or the value is invalid.
+      SpecError: the action is unknown, its name is required but missing, or the value is invalid.
     """
     if not named and len(action_specs) == 1:
         (named,) = action_specs
@@ -230,10 +230,10 @@ def changed(values: Mapping[str, Any], changes: Iterable[Change]) -> dict[str, A
 def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, list[Change]]:
     """Assign keys to actions, based on the specs of the actions.
 
-    The arrow keys, followed by a and d, and s and w, set bounded floats and integers with two or
-    three values to their bounds. An action with four or five values is treated as directions if
-    the arrow keys are free. Digits set the values of the first action with few values. Letters set
-    the values of this action beyond ten, and bools.
+    The arrow keys, then a and d, and then s and w, set bounded floats, and integers with two or
+    three values, to their lower or upper bounds. An action with four or five values is treated as
+    directions if the arrow keys are free. Digits set the values of the first action with few
+    values. Letters set the values of this action after the tenth, and also set bools.
 
     Args:
       action_specs: the specs by flat name.

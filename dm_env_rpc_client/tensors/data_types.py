@@ -19,8 +19,8 @@ def data_type_to_np_type(dm_env_rpc_dtype: dm_env_rpc_pb2.DataType | int) -> np.
       dm_env_rpc_dtype: a DataType of the protocol, such as `dm_env_rpc_pb2.FLOAT`.
 
     Returns:
-      The dtype; `str` for STRING and `object` for PROTO. (`unpack_tensor` returns arrays of
-      strings with the dtype object.)
+      The dtype, which is `str` for STRING and `object` for PROTO. (`unpack_tensor` returns arrays
+      of strings with the dtype object.)
 
     Raises:
       SpecError: the protocol has no such data type.
@@ -37,7 +37,7 @@ def np_type_to_data_type(np_type: npt.DTypeLike) -> dm_env_rpc_pb2.DataType:
       np_type: any argument of `np.dtype`, such as `np.float32`.
 
     Raises:
-      SpecError: the protocol has no such data type, as for 16-bit and complex numbers.
+      SpecError: the protocol has no matching data type, as for 16-bit and complex numbers.
     """
     if isinstance(np_type, int | np.integer):
         raise SpecError(f"expected a NumPy dtype, got the number {np_type!r}")

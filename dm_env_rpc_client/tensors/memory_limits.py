@@ -34,20 +34,21 @@ class Limits:
 
     Attributes:
       message_bytes: the size of a message.
-      expanded_bytes: the bytes by which the arrays of one message may exceed the message: arrays
-        filled with one element, and integers that take fewer bytes on the wire.
-      strings: the number of strings, and of integers that are not packed, in all tensors of a
+      expanded_bytes: the number of bytes by which the arrays of a message can exceed the size of
+        the message. They are larger if an array is filled with one element, or if integers take
+        fewer bytes on the wire.
+      strings: the number of strings, and of integers outside packed fields, in all tensors of a
         message.
       messages: the number of protobuf messages (`Any`) in all tensors and error details of a
         message.
-      specs: the number of actions, observations or settings in a message; for a C library also of
-        its events or properties.
+      specs: the number of actions, observations or settings in a message, or of events or
+        properties of a C library.
       name_bytes: the size of the name of a world, an action, an observation, a setting or a
         property of a C library.
-      nesting: the number of levels in a name, separated by periods; or of the properties of a C
-        library.
+      nesting: the number of levels in a name, separated by periods, or the number of levels of a C
+        library's properties.
       error_bytes: the size of an error's text and details; the rest is cut off.
-      text_bytes: the size of a text that a C library returns as the value of a property.
+      text_bytes: the size of a string that a C library returns as the value of a property.
       chunk_bytes: the size of a chunk of a recording file, before and after decompression. The data
         that a reader keeps, such as the TimeSteps of open episodes, may take the same amount, or 4
         times the size of the file if that is more. If messages are no larger than this, reading
@@ -190,7 +191,7 @@ def shortened(text: str, size: int) -> str:
 
     Args:
       text: the text.
-      size: the maximum size in bytes, as UTF-8.
+      size: the maximum size of the text in bytes, encoded as UTF-8.
     """
     if len(text) * 4 <= size:
         return text
@@ -205,7 +206,7 @@ def sendable(text: str, size: int) -> str:
 
     Args:
       text: the text.
-      size: the maximum size in bytes, as UTF-8.
+      size: the maximum size of the text in bytes, encoded as UTF-8.
     """
     short = shortened(text, size)
     return short if short.isascii() else short.encode(errors="replace").decode()
@@ -216,7 +217,8 @@ def described(error: BaseException, text_of: Callable[[BaseException], str] = st
 
     Args:
       error: the error.
-      text_of: returns its text; `repr` already includes the name.
+      text_of: a function that returns the message of the error. The result of `repr` already
+        includes the type name.
     """
     name = type(error).__name__
     try:

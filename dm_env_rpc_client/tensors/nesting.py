@@ -49,7 +49,7 @@ def too_deep(value: Any, where: str, most: int) -> SpecError:
 
     Args:
       value: the value.
-      where: its name in the error.
+      where: the name of the value in the error message.
       most: the maximum number of levels.
     """
     if contains_itself(value):
@@ -104,14 +104,14 @@ def flatten_dict(
     """Join the keys of nested mappings into flat names.
 
     Args:
-      input_dict: the mapping. Values that are mappings, other than empty ones and protobuf messages
-        (Struct is a mapping), are flattened in turn; everything else is a leaf.
-      separator: inserted between the keys of two levels.
-      strict: whether to reject keys that contain the separator. If False, such a key is a flat
-        name.
+      input_dict: the mapping. Values that are mappings are flattened in turn, except for empty
+        mappings and protobuf messages (a Struct is a mapping). All other values are leaves.
+      separator: the string to insert between the keys of two levels.
+      strict: whether to reject keys that contain the separator. If False, a key with the separator
+        is treated as a flat name.
 
     Returns:
-      A dict from flat name to leaf, in the order of the input.
+      A dict that maps flat names to leaves, in the order of the input.
 
     Raises:
       SpecError: a key is not a string or, if `strict`, contains the separator; two keys
@@ -156,11 +156,11 @@ def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, A
     """Rebuild nested dictionaries from flat names (the inverse of `flatten_dict`).
 
     Args:
-      input_dict: a mapping from flat name to leaf.
+      input_dict: a mapping from flat names to leaves.
       separator: the separator between the keys of two levels.
 
     Returns:
-      Nested dicts, ordered by their first names.
+      Nested dicts, in the order in which their keys first appear in the input.
 
     Raises:
       SpecError: a name is a leaf and also the parent of another name, is not a string, or

@@ -39,19 +39,19 @@ def pack_tensor(
     """Pack a value into a Tensor message.
 
     Args:
-      value: a number, bool, string, protobuf message (packed into an Any unless it is one), NumPy
-        scalar or array of any memory layout, or nested lists of these.
-      dtype: the target type: a DataType, or a NumPy dtype or type. None derives it from the value:
-        Python floats are DOUBLE, Python integers INT64 (or UINT64 if they are too large for
-        INT64).
-      try_compress: whether to send a single element if all are equal.
+      value: a number, bool, string, protobuf message (packed into an Any unless it already is
+        one), NumPy scalar or array of any memory layout, or nested lists of these.
+      dtype: the target type: a DataType, or a NumPy dtype or type. With None, the type is derived
+        from the value. Python floats become DOUBLE, and Python integers become INT64 (or UINT64 if
+        they are too large for INT64).
+      try_compress: whether to send a single element if all elements are equal.
 
     Returns:
       The Tensor, with the shape of the value.
 
     Raises:
-      SpecError: the value is ragged or mixed, the protocol has no such type, or an
-        element cannot be cast to `dtype` without changing (see `casting`).
+      SpecError: the value is ragged or mixes kinds of elements, the protocol has no matching type,
+        or a cast to `dtype` would change an element (see `casting`).
     """
     return pack_value(value, None if dtype is None else codec_for(dtype), "value", try_compress)
 
@@ -125,16 +125,17 @@ def unpack_tensor(tensor: dm_env_rpc_pb2.Tensor, limits: Limits = DEFAULT) -> An
 
     Args:
       tensor: the message.
-      limits: the memory that the value may take.
+      limits: the limits on the memory that the value can take.
 
     Returns:
-      For a nonempty shape, a new writable array; of dtype object with `str` elements for strings,
-      and with `Any` elements for protos. For an empty shape, the element: a NumPy scalar, a `str`
-      or an `Any`.
+      For a nonempty shape, a new writable array. Arrays of strings and protos have the dtype
+      object, with elements of type `str` and `Any`. For an empty shape, the only element, as a
+      NumPy scalar, a `str` or an `Any`.
 
     Raises:
       SpecError: there is no payload; the number of elements does not fit the shape; more than one
-        dimension is negative; or one element would fill more memory than `limits` allow.
+        dimension is negative; or one element, repeated over the shape, would take more memory than
+        `limits` allow.
     """
     codec = codec_of_payload(tensor, "tensor")
     return unpack_payload(tensor, codec, tensor.shape, "tensor", Budget(limits))
@@ -176,7 +177,7 @@ def shape_for(shape: Sequence[int], size: int, where: str) -> tuple[int, ...]:
     """Return the shape of a tensor with `size` elements, resolving a variable dimension.
 
     Args:
-      shape: the shape in the message, of which one dimension may be negative.
+      shape: the shape in the message, in which one dimension can be negative.
       size: the number of elements in the message.
       where: the name of the tensor in error messages.
 

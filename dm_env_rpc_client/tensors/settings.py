@@ -17,8 +17,8 @@ def pack_settings(
     """Pack settings as Tensor messages for a request.
 
     Args:
-      settings: values by name, nested or with periods in the names. A value has any type
-        that `pack_tensor` accepts, or is a Tensor, which is sent unchanged.
+      settings: values by name, nested or with periods in the names. A value can have any type that
+        `pack_tensor` accepts, or can be a Tensor, which is sent unchanged.
       name: the name of the argument in errors.
 
     Returns:

@@ -44,9 +44,9 @@ class TensorField:
       uid: the UID.
       name: the name, with periods between levels of nesting.
       spec: the TensorSpec.
-      label: its name in error messages, such as "action 'arm.torque' (uid 3)".
-      codec: the converter of its elements.
-      shape: its shape; a variable dimension is negative.
+      label: the name of the field in error messages, such as "action 'arm.torque' (uid 3)".
+      codec: the converter for the elements of values.
+      shape: the shape, in which a variable dimension is negative.
     """
 
     __slots__ = (
@@ -191,8 +191,8 @@ class SpecManager:
     Args:
       specs: TensorSpecs by UID, as in `ActionObservationSpecs.actions`. They are copied.
       kind: "action" or "observation", for error messages.
-      limits: limits on the number of specs, the length of their names, and the memory of bounds and
-        values.
+      limits: limits on the number of specs, the length of their names, and the memory for bounds
+        and values.
 
     Raises:
       SpecError: a spec is invalid (see `check_spec`); two specs have the same name; a name is also
@@ -318,15 +318,15 @@ class SpecManager:
         """Pack a mapping of names to values into a mapping of UIDs to Tensor messages.
 
         Args:
-          tensors: values by name; names may be omitted. A value has any type that `pack_tensor`
-            accepts and the shape of its spec (any length along a variable dimension), and can be
-            cast to its dtype without changing.
+          tensors: values by name. Names can be omitted. A value can have any type that
+            `pack_tensor` accepts. It must have the shape of its spec (any length along a variable
+            dimension), and a cast to the dtype of the spec must not change it.
 
         Returns:
           The messages by UID.
 
         Raises:
-          UnknownNameError: a name is unknown; also a SpecError and a KeyError.
+          UnknownNameError: a name is unknown. The error is also a SpecError and a KeyError.
           SpecError: the shape is wrong, a cast would change an element, or an element is out of
             bounds, NaN, or infinite without an infinite bound.
         """
@@ -346,10 +346,10 @@ class SpecManager:
           budget: the memory that the values may take together; None for the budget of `limits`.
 
         Returns:
-          Values by name, in the order of `tensors`: see `unpack_tensor`.
+          Values by name, in the order of `tensors`, as `unpack_tensor` returns them.
 
         Raises:
-          UnknownNameError: a UID is unknown; also a SpecError and a KeyError.
+          UnknownNameError: a UID is unknown. The error is also a SpecError and a KeyError.
           SpecError: a dtype or shape differs from the spec's, a number of elements does not fit the
             shape, or the values exceed the budget.
         """
@@ -368,7 +368,8 @@ def dm_env_spec(spec_manager: SpecManager) -> dict[str, dm_env_specs.Array]:
       spec_manager: their SpecManager.
 
     Returns:
-      The results of `tensor_spec_to_dm_env_spec` by name, with the periods in the names.
+      The results of `tensor_spec_to_dm_env_spec` by flat name, with periods between levels of
+      nesting.
 
     Raises:
       As `tensor_spec_to_dm_env_spec`.

@@ -129,11 +129,11 @@ def bounds(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> Bounds:
     """Return the inclusive bounds of a numeric tensor.
 
     Args:
-      tensor_spec: the spec. A missing bound is replaced by the limit of its dtype.
+      tensor_spec: the spec. A missing bound is replaced by the limit of the dtype.
 
     Returns:
-      `Bounds(min, max)` in the dtype of the spec: NumPy scalars, or arrays of the spec's
-      shape for bounds per element.
+      `Bounds(min, max)` in the dtype of the spec: NumPy scalars, or arrays of the spec's shape if
+      each element has its own bounds.
 
     Raises:
       SpecError: the dtype is not numeric, or the spec is invalid (see `check_spec`).
@@ -153,11 +153,11 @@ def set_bounds(
     Args:
       tensor_spec: a numeric spec with name, dtype and shape.
       minimum: a scalar, an array-like of the spec's shape, or None for no minimum.
-      maximum: likewise.
+      maximum: a scalar, an array-like of the spec's shape, or None for no maximum.
 
     Raises:
-      SpecError: the dtype is not numeric, a bound is NaN or does not fit the dtype or the shape, or
-        the minimum is greater than the maximum. The spec is then unchanged.
+      SpecError: the dtype is not numeric, a bound is NaN or does not fit the dtype or the shape,
+        or the minimum is greater than the maximum. After an error, the spec is unchanged.
     """
     where = _where(tensor_spec)
     codec = codecs.codec_for(tensor_spec.dtype, where)
@@ -188,10 +188,10 @@ def tensor_spec_to_dm_env_spec(tensor_spec: dm_env_rpc_pb2.TensorSpec) -> specs.
     """Return the dm_env spec that is equivalent to `tensor_spec`.
 
     Returns:
-      `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other
-      bounds, `StringArray` for strings, otherwise `Array` (dtype object for protos); the
-      `Variable...` subclasses for a negative dimension. The bounds of an array with one element
-      have its shape.
+      `DiscreteArray` for an integer scalar from 0 to a maximum, `BoundedArray` for other bounds,
+      `StringArray` for strings, and otherwise `Array` (with dtype object for protos). For a
+      negative dimension, the result is an instance of the corresponding `Variable...` subclass.
+      The bounds of an array with one element have the shape of the array.
 
     Raises:
       SpecError: the spec is invalid (see `check_spec`).
@@ -228,8 +228,8 @@ def dm_env_spec_to_tensor_spec(spec: specs.Array) -> dm_env_rpc_pb2.TensorSpec:
     nothing.
 
     Raises:
-      SpecError: the protocol has no such dtype, the name is not valid text, a bound is NaN, or the
-        spec is invalid (see `check_spec`).
+      SpecError: the protocol has no matching dtype, the name is not valid text, a bound is NaN, or
+        the spec is invalid (see `check_spec`).
     """
     return named_tensor_spec(spec, spec.name)
 
@@ -262,10 +262,10 @@ def codec_of(spec: specs.Array, where: str) -> codecs.Codec:
 
     Args:
       spec: the spec.
-      where: its name in error messages.
+      where: the name of the spec in error messages.
 
     Raises:
-      SpecError: the protocol has no such dtype.
+      SpecError: the protocol has no dtype for the spec.
     """
     if isinstance(spec, specs.StringArray):
         if spec.string_type is not str:
@@ -295,14 +295,14 @@ def check_spec(
 
     Args:
       tensor_spec: the spec.
-      where: its name in error messages.
+      where: the name of the spec in error messages.
       budget: the memory budget for the bounds of this and other specs; None for specs made in
         this process.
 
     Raises:
-      SpecError: the dtype is unknown, more than one dimension is variable, dimensions are too many
-        or too large, or bounds have a wrong type or shape, are NaN, or have a minimum greater than
-        the maximum.
+      SpecError: the dtype is unknown; more than one dimension is variable; there are too many
+        dimensions, or one is too large; a bound is NaN or has the wrong type or shape; or the
+        minimum is greater than the maximum.
     """
     codec = codecs.codec_for(tensor_spec.dtype, where)
     shape = tuple(tensor_spec.shape)
@@ -399,8 +399,8 @@ def sample(spec: specs.Array, random: np.random.Generator) -> Any:
     """Return a random value that conforms to `spec`.
 
     Bools, and numbers with bounds, are uniformly distributed. Floats without bounds are normally
-    distributed, integers without bounds are uniform over 32 bits. For other dtypes, the value is
-    that of the spec's `generate_value`.
+    distributed, and integers without bounds are uniformly distributed over 32 bits. For other
+    dtypes, the value is the result of the spec's `generate_value`.
     """
     template = spec.generate_value()
     shape, dtype = np.shape(template), spec.dtype

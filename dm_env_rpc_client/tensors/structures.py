@@ -54,8 +54,8 @@ def single_leaf(structure: Any) -> tuple[tuple[Any, ...], Any]:
       structure: a structure of specs.
 
     Returns:
-      The keys that lead to it, and its spec; no keys and the structure itself if it has
-      several arrays or none.
+      The keys that lead to the array, and the spec of the array. If the structure has several
+      arrays or none, the result is no keys, and the structure itself.
     """
     path: list[Any] = []
     part = structure
@@ -74,11 +74,12 @@ def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
     regardless of the type in the original structure. Its parts are found by name.
 
     Args:
-      structure: a structure of specs; None if there are no leaves.
+      structure: a structure of specs, or None if there are no leaves.
       where: the name of the values in errors, such as "observation".
 
     Returns:
-      A function of a value, which raises a RuntimeError if the value has other parts.
+      A function that flattens a value. It raises a RuntimeError if the parts of the value differ
+      from those of the structure.
     """
     if structure is None:
         return lambda value: []

@@ -52,14 +52,15 @@ class ReachOptions:
 
     Attributes:
       credentials: TLS credentials; None for plaintext.
-      insecure: whether plaintext to another machine is allowed.
-      metadata: sent with the call; copied, so that later changes of a list have no effect.
-      token: sent with the call, as `authorization: Bearer <token>`.
+      insecure: whether plaintext connections to other machines are allowed.
+      metadata: the metadata to send with the call. It is copied, so later changes to a list have
+        no effect.
+      token: the token to send with the call, as `authorization: Bearer <token>`.
       transport: the transport of the stream.
 
     Raises:
-      SpecError: an option is invalid or has a wrong type; a file of `credentials` cannot be read;
-        both `token` and `metadata` contain an authorization.
+      SpecError: an option is invalid or has the wrong type, a file of `credentials` cannot be
+        read, or both `token` and `metadata` contain an authorization.
     """
 
     # Credentials, metadata and the token may be secret, so no repr shows them.
@@ -101,11 +102,12 @@ class Endpoint(ReachOptions):
       address: `host:port`, `unix:path` or another gRPC target.
       metadata: as for `ReachOptions`, with the token added.
       max_message_bytes: the maximum size of a received message.
-      tap: records the messages of the streams; None for none.
+      tap: an object that records the messages of the streams, or None for no recording.
 
     Raises:
-      SpecError: as `ReachOptions`; plaintext to another machine without `insecure`; local
-        credentials for another machine; an invalid address.
+      SpecError: an option is invalid, as for `ReachOptions`; the address is invalid; the
+        connection to another machine would be plaintext, but `insecure` is False; or local
+        credentials are used for another machine.
     """
 
     address: str

@@ -28,7 +28,8 @@ class Answered(NamedTuple):
     Attributes:
       status: the name of a ServingStatus, such as "SERVING"; "UNIMPLEMENTED" if the server has no
         health service.
-      seconds: time from the request to the answer, without connecting.
+      seconds: the time from the request to the answer, in seconds, excluding the time for
+        connecting.
     """
 
     status: str
@@ -40,18 +41,18 @@ def check_health(endpoint: Endpoint, service: str, timeout: float) -> Answered:
 
     Args:
       endpoint: the server and how to connect to it.
-      service: the name of the service, such as "dm_env_rpc.v1.Environment"; "" for the server.
-        At most 127 bytes long.
-      timeout: time limit, in seconds, for connecting and the answer together. Connecting is
-        retried while the server does not listen yet.
+      service: the name of the service, such as "dm_env_rpc.v1.Environment"; "" for the whole
+        server. At most 127 bytes are allowed.
+      timeout: the total time limit, in seconds, for connecting and receiving the answer.
+        Connecting is retried while the server does not listen yet.
 
     Returns:
       The server's health.
 
     Raises:
-      ConnectionLostError: no connection within `timeout`, or it was lost; the text gives the
-        reason.
-      DeadlineExceededError: no answer within `timeout`.
+      ConnectionLostError: no connection was opened within `timeout`, or the connection was lost;
+        the text states the reason.
+      DeadlineExceededError: no answer was received within `timeout`.
       ProtocolError: the answer is not that of a health service.
       SpecError: grpcio does not accept the credentials.
     """

@@ -29,7 +29,7 @@ def open_listener(
 
     Raises:
       SpecError: the transport is unknown, or does not support the credentials or this system.
-      OSError: the address is in use, or does not belong to this machine.
+      OSError: the address is in use or is not an address of this machine.
     """
     check_transport(transport)
     reason = _why_not_http2(address, credentials)

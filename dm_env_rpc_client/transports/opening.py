@@ -31,9 +31,10 @@ def open_stream(
 
     Args:
       endpoint: the server and how to connect to it.
-      timeout: time limit for opening the stream, in seconds; None for no limit.
-      allocate: allocates memory for large messages.
-      first: a first message, sent before the server's greeting arrives if the transport can.
+      timeout: the time limit for opening the stream, in seconds, or None for no limit.
+      allocate: a function that returns memory for a large message.
+      first: a first message. If the transport permits, it is sent before the server's greeting
+        arrives.
 
     Raises:
       As `connect`.
@@ -97,7 +98,7 @@ class StreamGroup:
 
     Args:
       endpoint: the server and how to connect to it.
-      allocate: allocates memory for large messages.
+      allocate: a function that returns memory for a large message.
     """
 
     def __init__(self, endpoint: Endpoint, allocate: Allocate = plain_memory):
@@ -115,7 +116,7 @@ class StreamGroup:
     def open(self, timeout: float | None, first: bytes | None = None) -> Stream:
         """Open another stream, on an open connection if the server permits it.
 
-        Arguments and errors are those of `open_stream`.
+        The arguments and errors are the same as those of `open_stream`.
         """
         if self._endpoint.tap is not None:
             return _written(_tapped(self._open(timeout, None), self._endpoint), first)

@@ -46,8 +46,8 @@ class Peer:
     """The client at the other end of a stream.
 
     Attributes:
-      address: for log messages, in the syntax of gRPC.
-      metadata: the client's metadata, in order: pairs of a lower-case key and a value. Values may
+      address: the client's address for log messages, in gRPC's syntax.
+      metadata: the client's metadata, as ordered pairs of a lower-case key and a value. Values can
         be secret, so no text shows them.
     """
 
@@ -68,13 +68,13 @@ class ServerStream(Protocol):
     def answer(self, message: bytes) -> bytes:
         """Return the answer to a request. Each request gets exactly one answer, in order.
 
-        May block, for instance in a step that waits for other agents. A listener must not
-        delay other streams meanwhile.
+        This method can block, for instance in a step that waits for other agents. Meanwhile, the
+        listener must not delay other streams.
 
         Raises:
           StreamStatusError: the stream ends with this status, after all earlier answers.
-          ElsewhereError: an owner called it and nothing was done. A thread that owns nothing must
-            call it again with this request, whatever `owner` is.
+          ElsewhereError: an owner called this method, which did nothing. A thread that owns
+            nothing must call it again with the same request, whatever `owner` is.
         """
 
     def paced(self, is_slow: bool) -> None:
@@ -84,15 +84,15 @@ class ServerStream(Protocol):
     def abandon(self) -> None:
         """Make a waiting `answer` give up because the client is gone or the stream has ended.
 
-        Called at most once, from any thread, even while `answer` runs; `close` follows. Does not
-        block.
+        This method is called at most once, from any thread, even while `answer` runs, and `close`
+        is called afterwards. It does not block.
         """
 
     def close(self) -> None:
         """Free the stream's resources.
 
-        Called once by the listener, after the last `answer` has returned or raised, whether the
-        client ended the stream or disconnected, or the server stops.
+        The listener calls this method once, after the last `answer` has returned or raised an
+        error, whether the client ended the stream or disconnected, or the server stops.
         """
 
 
@@ -162,11 +162,12 @@ class ListenerOptions:
     """The streams that a listener serves, and their limits.
 
     Attributes:
-      open_stream: creates the server's end of each stream.
-      max_streams: the maximum number of streams; more are refused with RESOURCE_EXHAUSTED.
-      max_message_bytes: the maximum size of a request.
-      allocate: allocates memory for large requests.
-      refused: called for each refused stream, with the client's address and the reason.
+      open_stream: a function that creates the server's end of each stream.
+      max_streams: the maximum number of streams. Further streams are refused with
+        RESOURCE_EXHAUSTED.
+      max_message_bytes: the maximum size of a request, in bytes.
+      allocate: a function that returns memory for a large request.
+      refused: a function called for each refused stream, with the client's address and the reason.
     """
 
     open_stream: OpenStream
@@ -180,7 +181,7 @@ class Room:
     """A thread-safe count of a listener's streams, with a limit.
 
     Args:
-      options: the limit, and the callback for streams beyond it.
+      options: the options with the limit, and with the callback for refused streams.
 
     Attributes:
       count: the number of streams.
@@ -238,7 +239,7 @@ def check_may_listen(address: str, credentials: object | None, insecure: bool) -
       insecure: whether plaintext is allowed on any address.
 
     Raises:
-      SpecError: an argument has a wrong type; or plaintext is not allowed, because other machines
+      SpecError: an argument has the wrong type, or plaintext is not allowed because other machines
         can reach the address.
     """
     check_address(address, "an address to listen on", listens=True)

@@ -171,7 +171,7 @@ def _pool(own: Any) -> descriptor_pool.DescriptorPool:
     """Return a pool of all files that the reflection service reports.
 
     Args:
-      own: the file of the reflection service, v1alpha.
+      own: the file of the v1alpha reflection service.
     """
     health = text_format.Parse(_HEALTH, descriptor_pb2.FileDescriptorProto())
     alpha = descriptor_pb2.FileDescriptorProto()

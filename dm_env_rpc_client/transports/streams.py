@@ -45,8 +45,8 @@ class SharedSocket(Protocol):
 class Stream(Protocol):
     """An open stream for threads; one thread at a time can write, and one at a time can read.
 
-    Writing does not wait for the server. Otherwise a client that writes everything before it reads
-    would deadlock: a server stops reading while its answers are not read.
+    Writing does not wait for the server. Otherwise, a client that writes everything before it
+    reads would deadlock, because a server stops reading while its answers are not read.
     """
 
     address: str
@@ -57,13 +57,14 @@ class Stream(Protocol):
         """The function that sends a message and receives the next one if no request is in flight.
 
         Only the reading thread may call it. It takes five arguments: the message; a function
-        called just before the message is sent, which returns False to prevent that; the argument
-        of this function; the write lock, held until the message is sent; and whether to return
-        within about a second, because of a deadline. It returns the received message, or None in
-        any unusual case. The caller then sends the message with `write`, unless the function has
-        returned True, and waits for the next one with `read`.
+        called just before the message is sent, which returns False to prevent sending; the
+        argument of this function; the write lock, held until the message is sent; and whether to
+        return within about a second, because of a deadline. It returns the received message, or
+        None in any unusual case. The caller then sends the message with `write`, unless the
+        function has returned True, and waits for the next one with `read`.
 
-        None if the transport has no such function, or does not have it yet.
+        The property is None if the transport does not provide this function, or does not provide
+        it yet.
         """
         return None
 
@@ -77,21 +78,21 @@ class Stream(Protocol):
     def has_unsent(self) -> bool:
         """Whether written bytes are still unsent because the server is not receiving.
 
-        `read` and `send_rest` send them.
+        `read` and `send_rest` send these bytes.
         """
 
     def send_rest(self, timeout: float) -> None:
         """Send as many of the unsent bytes as possible within `timeout` seconds.
 
-        For a writing thread while another thread reads.
+        A writing thread calls this method while another thread reads.
         """
 
     def read(self, timeout: float | None, until_sent: bool = False) -> Buffer | None:
         """Return the next message, in memory that the caller owns.
 
         Args:
-          timeout: seconds to wait; None for no limit, 0 to not wait.
-          until_sent: return as soon as there are no unsent bytes.
+          timeout: the time to wait, in seconds, 0 to return immediately, or None for no limit.
+          until_sent: whether to return as soon as there are no unsent bytes.
 
         Returns:
           The message, or None if none was received in time.
@@ -111,8 +112,9 @@ class Stream(Protocol):
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when `has_unread` might be true.
 
-        Call `has_unread` or `read(0)` first and select only if there is nothing to read: the
-        descriptor does not show messages already received. -1 if this side closed the stream.
+        Call `has_unread` or `read(0)` first, and wait for the descriptor only if there is nothing
+        to read, because the descriptor does not report messages that were already received. The
+        result is -1 if this side closed the stream.
         """
 
     def finish(self) -> None:
@@ -121,7 +123,8 @@ class Stream(Protocol):
     def close(self, timeout: float) -> None:
         """Finish the stream, wait for its end, and release all resources.
 
-        Takes up to about `timeout` seconds, then cancels the stream. Never raises.
+        The method takes up to about `timeout` seconds, then cancels the stream. It never raises an
+        error.
         """
 
     def abandon(self) -> None:
@@ -147,14 +150,15 @@ class AsyncStream(Protocol):
     def events(self) -> int:
         """Return the events to watch the descriptor for: `select.POLLIN`, `select.POLLOUT` or both.
 
-        0 if the stream waits for something else, so the caller polls again shortly.
+        The result is 0 if the stream waits for something else. The caller must then poll again
+        shortly.
         """
 
     def receive(self) -> bool:
         """Send and receive without waiting, handling a large message in parts.
 
         Returns:
-          Whether more data is available that the descriptor does not show.
+          Whether more data is available that the descriptor does not report.
         """
 
     def has_unread(self) -> bool:
@@ -173,17 +177,19 @@ class AsyncStream(Protocol):
     def look(self) -> None:
         """Check whether the server is silent. Call this once a second while waiting for an answer.
 
-        Does nothing if the transport has its own checks.
+        This method does nothing if the transport has its own checks.
 
         Raises:
-          ConnectionLostError: the server was silent for too long; `take` raises it, too.
+          ConnectionLostError: the server was silent for too long. `take` then raises this error,
+            too.
         """
         return
 
     def opening_again(self) -> Callable[[], Awaitable[None]] | None:
         """Return a function that continues the stream on another connection after an error.
 
-        The function raises like `take` if it cannot connect. None if the stream cannot continue.
+        If the function cannot connect, it raises the same errors as `take`. The result is None if
+        the stream cannot continue.
         """
         return None
 

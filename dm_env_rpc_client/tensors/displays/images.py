@@ -57,7 +57,8 @@ class Picture(NamedTuple):
 def is_image(shape: tuple[int, ...], dtype: npt.DTypeLike) -> bool:
     """Whether arrays of this shape and dtype are shown as images.
 
-    Image shapes are [H, W], [H, W, C] with up to 16 channels, and [C, H, W] with 1, 3 or 4.
+    Image shapes are [H, W], [H, W, C] with up to 16 channels, and [C, H, W] with 1, 3 or 4
+    channels.
     """
     return np.dtype(dtype).kind in "biuf" and _layout(shape) is not None
 
@@ -74,9 +75,9 @@ def picture(array: Array, low: Any = None, high: Any = None, most: int = MAX_SID
     it is RGBA and fully opaque.
 
     Args:
-      array: [H, W], [H, W, C] or [C, H, W].
-      low: the value at the lower end of the colour scale; None for the minimum of the array.
-      high: the value at the upper end; None for the maximum.
+      array: an array of shape [H, W], [H, W, C] or [C, H, W].
+      low: the value at the lower end of the colour scale, or None for the minimum of the array.
+      high: the value at the upper end of the colour scale, or None for the maximum of the array.
       most: as for `encode`.
     """
     return encode(_to_image(array, low, high), most)
@@ -86,7 +87,7 @@ def montage(arrays: Array, low: Any = None, high: Any = None) -> Picture:
     """Return one picture that shows several images of the same shape side by side.
 
     Args:
-      arrays: [N, ...], each as for `picture`.
+      arrays: N arrays as for `picture`, stacked to shape [N, ...].
       low: as for `picture`.
       high: as for `picture`.
     """
@@ -147,7 +148,8 @@ def pixels(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.ui
       high: as for `picture`.
 
     Returns:
-      Colours [H, W, 3]; or fractions of 255, [H, W], with several channels side by side.
+      RGB colours, uint8 [H, W, 3], or brightness values, uint8 [H, W], with several channels side
+      by side.
     """
     layout = _layout(array.shape)
     assert layout is not None, "see is_image"
@@ -173,7 +175,7 @@ def rgb(array: Array, low: Any = None, high: Any = None) -> npt.NDArray[np.uint8
     """Convert an array for which `is_image` or `is_rgb` holds to RGB pixels, uint8 [H, W, 3].
 
     Args:
-      array: as for `picture`; the result does not share its memory.
+      array: as for `picture`. The result does not share memory with this array.
       low: as for `picture`.
       high: as for `picture`.
     """

@@ -47,8 +47,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return an HTML table.
 
     Args:
-      columns: the titles, which are escaped here.
-      rows: cells as HTML, escaped by the caller. Rows beyond `MAX_ROWS` are only counted.
+      columns: the titles of the columns, which this function escapes.
+      rows: the cells of each row, as HTML that the caller has escaped. Rows beyond `MAX_ROWS` are
+        only counted.
     """
     head = "".join(f'<th style="{_HEAD}">{escape(column)}</th>' for column in columns)
     rows = list(rows)
@@ -84,7 +85,7 @@ def named_leaves(structure: Any, root: str) -> dict[str, Any]:
     """Return the leaves of nested mappings, lists and tuples.
 
     Args:
-      structure: the structure; None has no leaves.
+      structure: the structure, or None, which has no leaves.
       root: the name of a structure that is itself a leaf.
     """
     if structure is None:
@@ -107,10 +108,10 @@ def leaf_paths(structure: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tup
 def rebuild(structure: Any, values: Mapping[str, Any], root: str) -> Any:
     """Return `structure` with each leaf replaced by the value of the same name.
 
-    Leaves of a mapping without a value are omitted.
+    A leaf of a mapping is omitted if there is no value for it.
 
     Raises:
-      KeyError: a leaf of a list or a tuple, or the root, has no value.
+      KeyError: there is no value for the root, or for a leaf of a list or tuple.
     """
     return _rebuild(structure, values, (), root)
 

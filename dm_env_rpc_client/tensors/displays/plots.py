@@ -36,10 +36,11 @@ class Axis(NamedTuple):
     """The axis of a plot.
 
     Attributes:
-      label: the counted unit, such as "step".
+      label: the unit that the axis counts, such as "step".
       values: the name of the values, for the legend.
       first: the number of the first value.
-      boundaries: the indices of the first values of episodes; the line is interrupted before them.
+      boundaries: the index of the first value of each new episode. The line is interrupted before
+        these values.
     """
 
     label: str
@@ -60,7 +61,7 @@ def bars(values: npt.ArrayLike, width: int = 260, height: int = 64) -> str:
     """Return a plot with one bar, which starts at zero, for each element of a vector.
 
     Args:
-      values: real numbers [N]. Numbers that are not finite have no bar.
+      values: real numbers [N]. No bar is drawn for a number that is not finite.
       width: the width of the plot in pixels.
       height: the height of the plot in pixels.
     """
@@ -89,7 +90,7 @@ def line(
     If there are more numbers than pixels, each column of pixels shows the minimum and maximum.
 
     Args:
-      values: real numbers [N], or [N, K] for several lines. Numbers that are not finite are gaps
+      values: real numbers [N], or [N, K] for several lines. Numbers that are not finite leave gaps
         in the lines.
       width: the width of the plot in pixels.
       height: the height of the plot in pixels, including the title.

@@ -24,15 +24,16 @@ class Progress:
     """Counters of the steps and episodes of one environment.
 
     Attributes:
-      timestep: the last TimeStep; None before the first.
+      timestep: the last TimeStep, or None before the first TimeStep.
       action: the action of the last step; None after a reset.
       episode: the number of the episode, from 1.
       steps: the number of steps in the episode.
-      episode_return: the sum of the episode's rewards; an array counts as its sum.
+      episode_return: the sum of the episode's rewards. A reward that is an array counts as its
+        sum.
       total_steps: the number of steps in all episodes.
       finished: the number of finished episodes.
-      rewards: the last rewards, of all episodes.
-      begins: for each of these rewards, whether it is the first of an episode.
+      rewards: the last rewards, across all episodes.
+      begins: for each element of `rewards`, whether it is the first reward of an episode.
       returns: the returns of the last finished episodes.
       is_running: whether a run is in progress.
       error: the text of the last error; "" if the last call succeeded.

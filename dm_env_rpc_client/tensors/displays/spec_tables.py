@@ -85,7 +85,8 @@ def shapes_text(structure: Any) -> str:
     """Return the name, dtype and shape of each leaf, such as "board float32 [10, 5]".
 
     Args:
-      structure: specs, or spaces of Gymnasium, nested or not; a single one has no name.
+      structure: specs or Gymnasium spaces, nested or not. A single spec or space is listed without
+        a name.
     """
     named = named_leaves(structure, "").items()
     return ", ".join(

@@ -27,7 +27,7 @@ def show_value(value: Any, bounds: Range = ANY) -> str:
 
     Args:
       value: an array, a number, a string, a message, or None.
-      bounds: the range of its spec, for the colour scale of an image.
+      bounds: the range that the spec allows, for the colour scale of an image.
     """
     if value is None:
         return '<i style="opacity:0.6">none</i>'
@@ -66,7 +66,7 @@ def image_html(picture: images.Picture, side: int = IMAGE_SIDE) -> str:
 
     Args:
       picture: the picture.
-      side: the length of its longer side on the page, in pixels.
+      side: the length of the picture's longer side on the page, in pixels.
     """
     width, height = picture.shown_size(side)
     data = base64.b64encode(picture.data).decode()
@@ -131,7 +131,7 @@ def show_timestep(timestep: dm_env.TimeStep) -> str:
     """Render a TimeStep as HTML.
 
     If the fields of a TimeStep have a leading axis, as from `unroll` [T, ...] or a batched
-    environment [B, ...], it is shown as rows of images and plots over this axis.
+    environment [B, ...], the TimeStep is shown as rows of images and plots over this axis.
     """
     show: Callable[[Any], str] = show_value
     if np.ndim(timestep.step_type):

@@ -33,8 +33,8 @@ _LOOK_SECONDS = 0.005
 class AsyncGrpcStream(AsyncStream):
     """An `AsyncStream` over a grpc.aio.Channel.
 
-    It takes the same arguments as `GrpcStream`. One task reads, and one writes while there is
-    something to write.
+    The arguments are the same as those of `GrpcStream`. One task reads, and another task writes
+    while there are messages to send.
     """
 
     def __init__(

@@ -83,12 +83,12 @@ def open_channel(
 
     Args:
       address: `host:port`, `unix:path` or another gRPC target.
-      credentials: None for plaintext.
-      timeout: seconds to wait for the server; None for no limit.
-      max_message_bytes: the size of the largest message that is received.
+      credentials: gRPC credentials, or None for plaintext.
+      timeout: the time to wait for the server, in seconds, or None for no limit.
+      max_message_bytes: the maximum size of a received message, in bytes.
 
     Raises:
-      ConnectionLostError: no connection within `timeout`; the text gives the reason.
+      ConnectionLostError: no connection was opened within `timeout`; the text states the reason.
       DeadlineExceededError: nothing was received within `timeout`.
     """
     if not can_start_threads():

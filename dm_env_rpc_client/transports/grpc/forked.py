@@ -40,7 +40,7 @@ def check_works(what: str) -> None:
     """Raise SpecError if this process is a forked child in which grpcio cannot work.
 
     Args:
-      what: the impossible operation, for the error.
+      what: the beginning of the error message, which states the operation that failed.
     """
     global _works_in
     if os.getpid() == _works_in:

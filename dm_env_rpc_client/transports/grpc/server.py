@@ -42,12 +42,12 @@ class GrpcListener(Listener):
 
     Args:
       options: the streams to serve, and their limits.
-      address: `host:port` or `unix:path`; port 0 takes a free one.
+      address: `host:port` or `unix:path`; port 0 selects a free port.
       credentials: TLS credentials; None for plaintext.
 
     Raises:
-      OSError: the address is taken, or does not belong to this machine.
-      SpecError: a file of `credentials` cannot be read, or it has no certificate.
+      OSError: the address is in use or is not an address of this machine.
+      SpecError: a file of `credentials` cannot be read, or `credentials` contains no certificate.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, ad
     """Make a grpcio server listen on an additional address, and return the port.
 
     Args:
-      server: the server, which has not been started.
-      credentials: None for plaintext.
-      address: as gRPC writes it.
+      server: a server that has not been started.
+      credentials: gRPC credentials, or None for plaintext.
+      address: the address, in gRPC's syntax.
 
     Raises:
-      OSError: the address is taken, or this machine does not have it.
+      OSError: the address is in use or is not an address of this machine.
     """
     try:
         if credentials is None:

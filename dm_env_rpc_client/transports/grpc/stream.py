@@ -38,8 +38,8 @@ class GrpcStream(Stream):
 
     Args:
       channel: the channel.
-      metadata: sent with the call.
-      address: how error messages name the peer.
+      metadata: the metadata to send with the call.
+      address: the peer's name in error messages.
       owns_channel: whether the channel is closed with the stream.
     """
 

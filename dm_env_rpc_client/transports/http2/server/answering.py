@@ -57,8 +57,8 @@ _REQUEST_BYTES = 128
 class _NoRequest(enum.Enum):
     """The reason why a thread has no request to answer.
 
-    Returned rather than read from the stream afterwards: by then, a stream that was given up may
-    belong to another thread.
+    The reason is returned, rather than read from the stream afterwards, because another thread
+    might already be answering the stream by then.
     """
 
     OVER = enum.auto()
@@ -71,8 +71,8 @@ class _NoRequest(enum.Enum):
 class Answering:
     """The dispatcher of requests that arrive on a listener's streams.
 
-    Only the leading thread calls the methods. Methods that can take long raise RelievedError if
-    another thread has taken the lead meanwhile.
+    Only the leading thread calls the methods. Methods that can take a long time raise
+    RelievedError if another thread has taken the lead meanwhile.
 
     Args:
       leader: the lead of the listener.
@@ -96,7 +96,8 @@ class Answering:
         Args:
           served: the stream of the request.
           message: the request.
-          at_once: whether an answer computed in the calling thread is sent before this returns.
+          at_once: whether an answer computed in the calling thread is sent before this method
+            returns.
         """
         if served.call.is_over:
             return

@@ -68,7 +68,8 @@ class Clients:
       listening: the listening sockets.
       connections: the open connections, by descriptor.
       draining: the connections that were ended because of client errors, oldest first.
-      next_look: the time of the next call of `look` on the monotonic clock, or 0.0 for none.
+      next_look: the time of the next call of `look` on the monotonic clock, or 0.0 if no call is
+        due.
     """
 
     def __init__(

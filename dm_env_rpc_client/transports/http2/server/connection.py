@@ -49,8 +49,8 @@ class ServerConnection:
     """A client's connection to the server.
 
     Args:
-      accepted: the non-blocking socket. For TLS, it is an ssl.SSLSocket, whose handshake can be
-        over or not.
+      accepted: the non-blocking socket. For TLS, it is an ssl.SSLSocket, before or after the
+        handshake.
       address: the client's address, in gRPC's syntax.
       half: the state of the connection.
       poll: the poll object that reports to the leading thread whether the socket is ready.
@@ -154,8 +154,8 @@ class ServerConnection:
           served: the stream `alone`.
 
         Returns:
-          The request, if nothing else was received on the connection, or None. With None, any
-          input is among the events of `half`.
+          The request, if nothing else was received on the connection, or None. If the result is
+          None, any input is among the events of `half`.
         """
         half, sending = self.half, self._sending
         framing = half.framing
@@ -360,12 +360,12 @@ class ServedStream:
 
     Attributes:
       blocked: the streams of the same connection that wait for a window.
-      waiting: the requests that the stream's thread is to answer.
+      waiting: the requests that wait to be answered by the stream's thread.
       has_thread: whether a thread other than the leading thread answers the stream, or is about to.
       has_ended: whether the client has ended its half of the stream.
       is_gone: whether the client has disconnected or has reset the stream.
       stays: whether the stream continues after the client has ended its half.
-      seconds: the average time of the stream's answers, in seconds.
+      seconds: the average time that the stream takes for an answer, in seconds.
       waiting_bytes: the size of `waiting`, in bytes.
     """
 

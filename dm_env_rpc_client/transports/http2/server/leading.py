@@ -51,8 +51,8 @@ class RelievedError(Exception):
 class Leader:
     """The right to lead a listener, held by one thread at a time.
 
-    The leading thread calls `enter` before work that can take long. Afterwards, it calls `leave`,
-    which returns whether the thread still leads.
+    The leading thread calls `enter` before work that can take a long time. Afterwards, it calls
+    `leave`, which returns whether the thread still leads.
 
     Args:
       turn: a function that waits for sockets and serves them, called by the leading thread. It can
@@ -64,7 +64,7 @@ class Leader:
       name: the listener's name, from which the names of its threads are derived.
       owner: the owner that leads, or None while no thread leads.
       is_stopped: whether the lead has ended, so that no thread leads again.
-      inline: the leading thread's activity, if it can take long, or None.
+      inline: the leading thread's activity, if it can take a long time, or None.
       is_resting: whether the watching thread waits for a wake-up.
     """
 
@@ -252,7 +252,7 @@ class Leader:
         If the call computes an answer, the former leader continues with the stream.
 
         Returns:
-          The activity that takes long, or None if the listener is stopped.
+          The activity that takes a long time, or None if the listener is stopped.
         """
         seen: Inline | None = None
         answers, since = -1, time.monotonic()
