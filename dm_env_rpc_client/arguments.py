@@ -77,7 +77,7 @@ def amount(name: str, value: Seconds, *, none: str = "") -> Seconds:
       none: the meaning of None, such as `NO_LIMIT`; empty if None is not allowed.
 
     Raises:
-      SpecError: the value is anything else.
+      SpecError: the value is not a finite number greater than 0.
     """
     if value is None and none:
         return value
@@ -134,7 +134,7 @@ def text(name: str, value: Given, *, expected: str = "text", none: str = "") -> 
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error message.
+      expected: the description of valid values in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not (isinstance(value, str) and value):
@@ -151,7 +151,7 @@ def path(name: str, value: Given, *, none: str = "") -> Given:
       none: the meaning of None; empty if None is not allowed.
 
     Raises:
-      SpecError: the path is empty or of another type.
+      SpecError: the path is empty or has another type.
     """
     if value is None and none:
         return value
@@ -167,7 +167,7 @@ def mapping(name: str, value: Given, *, expected: str = "a mapping", none: str =
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error message.
+      expected: the description of valid values in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     return instance(name, value, Mapping, expected, none=none)
@@ -181,7 +181,7 @@ def names(
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error message.
+      expected: the description of valid values in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if value is None and none:
@@ -207,7 +207,7 @@ def function(name: str, value: Given, *, expected: str = "a function", none: str
     Args:
       name: the name of the argument.
       value: the given value.
-      expected: its description in the error message.
+      expected: the description of valid values in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not callable(value):
@@ -224,7 +224,7 @@ def instance(
       name: the name of the argument.
       value: the given value.
       kind: the class, or a tuple of classes.
-      expected: its description in the error message.
+      expected: the description of valid values in the error message.
       none: the meaning of None; empty if None is not allowed.
     """
     if not (value is None and none) and not isinstance(value, kind):

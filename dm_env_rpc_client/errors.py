@@ -85,8 +85,8 @@ class DmEnvRpcError(DmEnvRpcClientError):
     Answers to other requests are unaffected, and the connection remains usable.
 
     If the answer contains the environment's traceback, in a google.rpc.DebugInfo, Python prints
-    this traceback below its own. The traceback is a note of the exception, or part of the error
-    message before Python 3.11.
+    this traceback below its own. The traceback is added to the exception as a note or,
+    before Python 3.11, to the error message.
 
     Args:
       status_proto: the google.rpc.Status of the answer.
@@ -169,8 +169,8 @@ class PropertyError(DmEnvRpcError):
       status_proto: the Status with the reason for the refusal.
 
     Attributes:
-      operation: as the argument.
-      key: as the argument.
+      operation: "read", "write" or "list".
+      key: the key of the property, or several keys separated by commas.
     """
 
     def __init__(self, operation: str, key: str, status_proto: status_pb2.Status):
@@ -183,9 +183,9 @@ class PropertyError(DmEnvRpcError):
         """Return an instance of the error class that matches the code of a Status.
 
         Args:
-          operation: as for the class.
-          key: as for the class.
-          status_proto: as for the class.
+          operation: "read", "write" or "list".
+          key: the key of the property; several keys are separated by commas.
+          status_proto: the Status with the reason for the refusal.
         """
         kind = _PROPERTY_ERRORS.get(status_proto.code, PropertyError)
         return kind(operation, key, status_proto)
@@ -195,8 +195,8 @@ class PropertyError(DmEnvRpcError):
         """Return the error for an operation that an environment in this process refused.
 
         Args:
-          operation: as for the class.
-          key: as for the class.
+          operation: "read", "write" or "list".
+          key: the key of the property; several keys are separated by commas.
           result: "NOT_FOUND", "PERMISSION_DENIED" or "INVALID_ARGUMENT".
         """
         reason = {
@@ -251,8 +251,8 @@ class ConnectionLostError(DmEnvRpcClientError, ConnectionError):
     Attributes:
       code: the name of the gRPC status that ended the stream, such as "UNAVAILABLE"; None if it
         ended without one.
-      server_end: the end of a server launched by this process, with its exit code and its last
-        lines of output; None if unknown.
+      server_end: an error that describes how a server launched by this process ended, with its
+        exit code and the end of its output; None if unknown.
     """
 
     def __init__(

@@ -44,8 +44,8 @@ class AsyncConnection(BaseConnection):
 
     Any number of coroutines may have pending requests. Every answer is matched with its request,
     in whatever order they are awaited. Cancelling a wait for an answer makes the connection
-    unusable, like a missed deadline, because the state of the server is then unknown. Arguments
-    and errors are those of `Connection`.
+    unusable, like a missed deadline, because the state of the server is then unknown. The
+    arguments and errors are the same as for `Connection`.
 
     Args:
       channel: a grpc.aio.Channel to the server, which stays open when the connection is
@@ -107,8 +107,8 @@ class AsyncConnection(BaseConnection):
 
         Args:
           request: as for `send`.
-          interpret: makes the result from the answer. Called in the order of the answers; None
-            for the answer itself.
+          interpret: a function that makes the result from the answer, called in the order of the
+            answers; None to return the answer itself.
           timeout: as for `send`.
 
         Returns:
@@ -126,11 +126,13 @@ class AsyncConnection(BaseConnection):
 
         Args:
           request: as for `send`, or already encoded.
-          interpret: makes the result from the answer. Called in the order of the answers.
+          interpret: a function that makes the result from the answer, called in the order of the
+            answers.
           timeout: time limit for the answer, in seconds; None for `request_timeout`.
 
         Returns:
-          The pending request, for `wait`. Its answer is read even if `wait` is never called.
+          The pending request, to be passed to `wait`. Its answer is read even if `wait` is never
+          called.
 
         Raises:
           As `send`, if the connection is unusable.
@@ -168,9 +170,9 @@ class AsyncConnection(BaseConnection):
 
         Args:
           end: called with False, in any thread, when the connection is garbage-collected; or with
-            True at the exit of the interpreter. The stream has ended, or will when its event
-            loop runs. The second argument is the type of the error that made the connection
-            unusable before, if any. The function must not refer to the connection.
+            True at the exit of the interpreter. By then the stream has ended, or it will end when
+            its event loop runs. The second argument is the type of the error that made the
+            connection unusable before, if any. The function must not refer to the connection.
         """
         self._finalizer.detach()
         run = functools.partial(_end_unclosed, end, weakref.ref(self), self._pipeline)
@@ -231,8 +233,8 @@ async def create_secure_async_channel_and_connect(
 ) -> AsyncConnection:
     """Connect over a secure channel; the reference package's function has the same signature.
 
-    Arguments and errors are the same. Unlike the reference's connection, this one is closed with
-    `await connection.close()` or `async with`.
+    It accepts the same arguments and raises the same errors. Unlike the reference's connection,
+    this one is closed with `await connection.close()` or `async with`.
     """
     if credentials is None:
         credentials = local_credentials(server_address)

@@ -91,7 +91,7 @@ class AsyncPipeline:
 
         Args:
           pending: the request.
-          timeout: seconds until its answer is due; None for no limit.
+          timeout: time limit for the answer, in seconds; None for no limit.
         """
         self._check_process()
         self.begin()
@@ -139,8 +139,8 @@ class AsyncPipeline:
 
         Args:
           error: the error.
-          pendings: the awaited requests, see `Pipeline.is_interrupted`; None if an answer is known
-            to be lost.
+          pendings: the awaited requests (see `Pipeline.is_interrupted`); None if an answer is
+            known to be lost.
         """
         self._check_process()
         if self._pipeline.is_interrupted(error, pendings):

@@ -134,7 +134,7 @@ class BaseConnection(abc.ABC):
         """End the connection, without waiting, when an error has interrupted its use.
 
         Args:
-          error: the error, with which pending and later requests fail.
+          error: the error with which pending and later requests fail.
         """
         # Poisoned first: no thread may use the stream while it ends.
         self.interrupted(error)

@@ -49,7 +49,7 @@ class ConnectKeywords(LaunchedKeywords, total=False):
 class ConnectOptions(ReachOptions):
     """Connection options: all arguments of `connect` except the address.
 
-    Validated on creation; `endpoint` validates whatever depends on the address.
+    The options are validated on creation; `endpoint` validates whatever depends on the address.
 
     Raises:
       SpecError: an argument has a wrong type or is out of range.

@@ -53,9 +53,9 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
     Args:
       address: `host:port`, `unix:path` or another gRPC target.
       credentials: TLS credentials: a `Tls` for either transport (`Tls()` trusts the machine's
-        certificate authorities); an ssl.SSLContext for the transport "http2", which sets its
-        ALPN protocol to h2; or grpcio's for the transport "grpc"; None for plaintext.
-      insecure: allow plaintext to an address other than loopback.
+        certificate authorities); an ssl.SSLContext for the transport "http2", which sets its ALPN
+        protocol to h2; or grpcio's credentials for the transport "grpc"; None for plaintext.
+      insecure: whether to allow plaintext to an address other than loopback.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       token: a secret that the server requires, sent with the call as the metadata
         `authorization: Bearer <token>`. If the server refuses it, the first request fails with
@@ -65,10 +65,10 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
         unless the credentials or a proxy require grpcio.
       timeout: time limit for connecting, in seconds, more than 0; None for no limit.
       request_timeout: time limit for each answer, in seconds, more than 0; None for no limit.
-        Keepalive detects a frozen or unreachable server machine within 20 s; over the transport
-        "grpc" within 80 s if that happens after the first 20 s of a step.
-      limits: limits for answers, so that a small message cannot expand to much memory; None for the
-        defaults of `Limits`.
+        Keepalive detects a frozen or unreachable server machine within 20 s, or, over the
+        transport "grpc", within 80 s if the failure happens after the first 20 s of a step.
+      limits: limits for answers, which prevent a small message from expanding to use much memory;
+        None for the defaults of `Limits`.
       record: a new file to record all requests and answers to, or a `recording.Recorder`; None
         for no recording. See the guide to recording.
 
@@ -76,7 +76,7 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
       The Connection; closing it closes its channel.
 
     Raises:
-      ConnectionLostError: no connection within `timeout`; the text gives the reason.
+      ConnectionLostError: no connection was made within `timeout`; the message gives the reason.
       DeadlineExceededError: nothing was received within `timeout`.
       SpecError: an argument has a wrong type or is out of range; plaintext to another machine
         without `insecure`; local credentials for another machine; an unknown transport; invalid
@@ -99,7 +99,7 @@ def connect_with(
     """Open a connection and send a first request without waiting for the server's greeting.
 
     Returns:
-      The connection, and the pending first request for its `wait`, if there is one.
+      The connection, and the pending first request, to be passed to its `wait`, or None.
     """
     # Encoded before the connection is opened: an invalid request opens none.
     message = None if first is None else envelopes.encode_request(first).message

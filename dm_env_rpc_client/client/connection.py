@@ -141,12 +141,12 @@ class Connection(BaseConnection):
         """Send a request and wait for its answer.
 
         A program may replace this method on a connection, for example to map errors. The functions
-        that create, join, reset and leave worlds and the properties call it with the request
-        alone. Steps and resets of environments, and clean-up, bypass it.
+        for properties, and those that create, join, reset and leave worlds, call it with the
+        request as its only argument. Steps and resets of environments, and clean-up, bypass it.
 
         Args:
           request: a request message such as `StepRequest`, or an extension in an `Any`.
-          timeout: seconds that the answer may take; None for the connection's
+          timeout: time limit for the answer, in seconds; None for the connection's
             `request_timeout`.
 
         Returns:
@@ -155,7 +155,7 @@ class Connection(BaseConnection):
 
         Raises:
           DmEnvRpcError: the server answered with an error; the connection stays usable.
-          DeadlineExceededError: no answer in time; the connection becomes unusable.
+          DeadlineExceededError: no answer arrived in time; the connection becomes unusable.
           ConnectionLostError, ConnectionClosedError: the connection was or became unusable.
           ProtocolError: the answer does not match the request; the connection becomes unusable.
           SpecError: this is not a request message; nothing was sent.
@@ -174,13 +174,13 @@ class Connection(BaseConnection):
     ) -> concurrent.futures.Future[Any]:
         """Send a request without waiting for its answer.
 
-        Blocks only while the number or the total size of pending requests is at its limit (see
-        `protocol.pipeline`).
+        The call blocks only while the number or the total size of pending requests is at its limit
+        (see `protocol.pipeline`).
 
         Args:
           request: as for `send`, or already encoded.
-          interpret: makes the result from the answer. Called in the order of the answers,
-            before the next answer is processed.
+          interpret: a function that makes the result from the answer, called in the order of the
+            answers, before the next answer is processed.
 
         Returns:
           A future with the outcome of `send`. It cannot be cancelled.
@@ -205,16 +205,16 @@ class Connection(BaseConnection):
     ) -> Pending:
         """Send a request; the same thread then calls `wait` to get the answer.
 
-        Cheaper than `submit`, which creates a future.
+        This is cheaper than `submit`, which creates a future.
 
         Args:
           request: as for `submit`.
           interpret: as for `submit`.
-          timeout: seconds that the answer may take; None for the connection's
+          timeout: time limit for the answer, in seconds; None for the connection's
             `request_timeout`.
 
         Returns:
-          The pending request, for `wait`.
+          The pending request, to be passed to `wait`.
 
         Raises:
           As `submit`.
@@ -237,11 +237,13 @@ class Connection(BaseConnection):
         """Send many requests in one write, which is cheaper than calling `start` for each.
 
         Args:
-          requests: as for `start`, in the order for the server to process them.
-          interpret: makes the result from each answer; None for the answers themselves.
+          requests: the requests, as for `start`, in the order in which the server is to process
+            them.
+          interpret: a function that makes the result from each answer; None to return the answers
+            themselves.
 
         Returns:
-          The pending requests, for `wait`.
+          The pending requests, each to be passed to `wait`.
         """
         pendings = [self._pending(request, interpret) for request in requests]
         if pendings:
@@ -380,7 +382,8 @@ class Connection(BaseConnection):
         """Return the socket shared with other connections, and this connection's number on it.
 
         The socket reports which connections have something to read, so that they need not be
-        polled one by one; see `SharedSocket`. None if the connection has its own socket.
+        polled one by one; see `SharedSocket`. The result is None if the connection has its own
+        socket.
         """
         self._check_process()
         return self._stream.shared_socket()
@@ -388,8 +391,8 @@ class Connection(BaseConnection):
     def fileno(self) -> int:
         """Return a file descriptor that becomes readable when `has_unread` might have become true.
 
-        For waiting on several connections at once, with `selectors`, if `has_unread` is false
-        for all of them. -1 if the connection was closed on this side.
+        It serves to wait for several connections at once, with `selectors`, if `has_unread` is
+        false for all of them. The result is -1 if the connection was closed on this side.
         """
         self._check_process()
         return self._stream.fileno()
@@ -484,7 +487,7 @@ class Connection(BaseConnection):
           ConnectionClosedError, ConnectionLostError: the stream is unusable.
           ProtocolError: the server sent an answer while no request was pending.
           DeadlineExceededError: pending requests stayed at their limit until the deadline of a
-            request. It and later ones were not sent; the connection stays usable.
+            request. That request and later ones were not sent; the connection stays usable.
         """
         if os.getpid() != self._pid:
             self._after_fork_in_child()

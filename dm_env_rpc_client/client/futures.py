@@ -33,13 +33,13 @@ class RequestFuture(concurrent.futures.Future[Any]):
     (hence `asyncio.wrap_future`) do not read: they rely on the futures thread to complete the
     future, as an executor would.
 
-    The base class is initialized on the first such use: creating its lock takes longer than the
-    rest of a future.
+    The base class is initialized on the first such use: creating its lock takes longer than
+    creating the rest of a future.
 
     Args:
       pending: the request, already sent.
-      wait: reads until the request has an outcome, or until a timeout in seconds.
-      thread: completes the future if something waits for its completion.
+      wait: a function that reads until the request has an outcome, or until a timeout in seconds.
+      thread: the thread that completes the future if something waits for its completion.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class FuturesThread:
 
     Args:
       name: the name of the thread.
-      read: reads an answer until a given time, unless another thread reads or waits, and returns
-        whether it did. If not, `wake` is called when it is this thread's turn. The thread keeps the
-        method's object alive only while a future needs it.
+      read: a method that reads an answer until a given time, unless another thread reads or waits,
+        and returns whether it read. If not, `wake` is called when it is this thread's turn. The
+        thread keeps the method's object alive only while a future needs it.
 
     Attributes:
-      changing: held while a future's base class is initialized, and while the thread receives a
-        future, starts or ends.
-      wake: wakes the thread to check its work; refers to its queue only.
+      changing: a lock that is held while a future's base class is initialized, and while the
+        thread receives a future, starts or ends.
+      wake: a function that wakes the thread to check its work, and refers only to its queue.
     """
 
     def __init__(self, name: str, read: weakref.WeakMethod[Callable[[float], bool]]):
@@ -216,7 +216,7 @@ class FuturesThread:
         """Fail and complete the futures in a forked child, where the thread does not exist.
 
         Args:
-          fail: fails a request, unless it has an outcome.
+          fail: a function that makes a request fail unless it already has an outcome.
         """
         self.changing = make_rlock()
         for future in self._futures.values():

@@ -20,7 +20,7 @@ def check_answers(address: str, timeout: float, options: ConnectOptions) -> None
 
     Args:
       address: the address of the server.
-      timeout: time limit, in seconds, for connecting and again for the answer.
+      timeout: time limit, in seconds, which applies separately to connecting and to the answer.
       options: connection options.
 
     Raises:

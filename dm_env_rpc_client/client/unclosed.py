@@ -17,7 +17,7 @@ class Remains:
 
     Args:
       stream: the stream.
-      wake: ends the pipeline's thread.
+      wake: a function that ends the pipeline's thread.
 
     Attributes:
       cause: the type of the error that made the pipeline unusable; None while it is usable.
@@ -47,7 +47,7 @@ class Remains:
 
         Args:
           messages: encoded requests. Their answers are dropped.
-          timeout: time limit, in seconds.
+          timeout: time limit for the answers, in seconds.
         """
         if self.is_own:
             try:

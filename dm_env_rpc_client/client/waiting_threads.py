@@ -12,11 +12,12 @@ Wake: TypeAlias = Callable[[], None]
 class Sleepers(dict[Wake, None]):
     """The wake-up functions of waiting threads, in order of arrival.
 
-    No lock is needed, since each use is a single operation of the dictionary. A thread adds itself
+    No lock is needed, since each use is a single operation on the dictionary. A thread adds itself
     and then tries to read; a thread that stops reading wakes another. So no wake-up is lost.
 
     Args:
-      of_futures: wakes the thread of the futures, which reads if no other thread waits.
+      of_futures: a function that wakes the thread of the futures, which reads if no other thread
+        waits.
     """
 
     def __init__(self, of_futures: Wake):

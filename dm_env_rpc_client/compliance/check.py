@@ -24,14 +24,14 @@ class Check:
       clause: the clause in other words.
       leniency: why a violation is only a warning, that is, why a client that follows the documents
         does not notice it; "" if a violation is an error.
-      needs: the prerequisite checks; a finding in one of them, or in one of their own
-        prerequisites, skips this check.
+      needs: the prerequisite checks; this check is skipped after a finding in one of them, or in
+        one of their own prerequisites.
       explained_by: simpler checks of the same rule; if one of them has a finding, a violation is
         not reported a second time.
       otherwise: the consequence of a violation, given as the reason for skipping the checks that
         need this one.
       tells: the attribute of `Facts` that a passed check sets to True; "" for none.
-      takes: the clients it needs at once; servers that accept fewer skip the check.
+      takes: the clients that the check needs at once; it is skipped on servers that accept fewer.
       function: the test; raises ViolationError if the statement does not hold, and
         NotOfferedError if the server lacks the tested feature.
     """

@@ -25,8 +25,8 @@ def count_connections(address: str, options: Options, facts: Facts) -> Facts:
     """Count the simultaneous connections that the server answers, up to the number needed.
 
     Returns:
-      The facts with `answers_leave` and `connections`: the number in the options, otherwise the
-      counted limit, or 0 if none was found.
+      The facts with `answers_leave` and `connections`, which is the number in the options if one
+      is given, otherwise the counted limit, or 0 if no limit was found.
     """
     answering: list[Probe] = []
     timeout = min(options.timeout, _COUNTED_SECONDS)
@@ -58,7 +58,8 @@ def count_joins(address: str, options: Options, facts: Facts) -> Facts:
     """Determine whether a second client can join the first client's world or one of its own.
 
     Returns:
-      The facts with the reason if it cannot: `one_client`, `one_agent` or `one_joined`.
+      The facts; if the second client cannot join, `one_client`, `one_agent` or `one_joined`
+      contains the reason.
     """
     has_room = facts.lack(Takes(connections=2), options.companions) is None
     # A promise of several agents is for the checks to test.

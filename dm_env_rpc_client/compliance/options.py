@@ -95,10 +95,10 @@ class Options:
         MODULE:FUNCTION, a function that takes the last TimeStep and the action spec and returns
         an action.
       seed: Seed of the random policy.
-      several_worlds: Whether several worlds can exist at once. If not given, the suite tries
-        it, and a refusal is a skip instead of a failure.
-      several_agents: Whether several connections can join one world. If not given, the suite
-        tries it, and a refusal is a skip instead of a failure.
+      several_worlds: Whether several worlds can exist at once. If not given, the suite tries it;
+        if the server refuses, checks are skipped instead of failing.
+      several_agents: Whether several connections can join one world. If not given, the suite tries
+        it; if the server refuses, checks are skipped instead of failing.
       companions: Number of other agents that a world waits for. The suite joins them in addition
         to the agent under test; they take valid steps on their own.
       connections: Number of simultaneous connections that the server accepts; if it is 0, the
@@ -146,8 +146,8 @@ class Options:
         """Return the options specified by the values of command-line flags.
 
         Args:
-          given: by field name: a list of NAME=VALUE strings for settings; "yes", "no" or a bool
-            for YES_OR_NO; otherwise the value. None stands for the default.
+          given: the given values by field name: a list of NAME=VALUE strings for settings; "yes",
+            "no" or a bool for YES_OR_NO; otherwise the field's value. None stands for the default.
 
         Raises:
           SpecError: a string is malformed, or a value is invalid.

@@ -35,7 +35,7 @@ class Facts(NamedTuple):
       connections: the number of simultaneous connections; 0 if no limit is known.
       one_client: why every request of a second client is refused; "" if not refused or unknown.
       one_agent: why a second client cannot join the first one's world; "" if it can or if unknown.
-      one_joined: why a second client cannot join a world of its own; "" as above.
+      one_joined: why a second client cannot join its own world; "" if it can or if unknown.
       takes_resets: whether a Reset is carried out.
       survives_errors: whether the stream stays open after an error.
       errors_are_no_ops: whether a failed request changes nothing.
@@ -106,10 +106,11 @@ class ViolationError(Exception):
       expected: the answer that the clause demands.
       sent: the last requests; "" if nothing was sent.
       received: the received answer.
-      is_unanswered: whether no answer came, which is an error even in a check whose violations are
-        warnings: each request has one answer ("Protocol overview").
-      concerns: the names of the checks of the violated clause, if any check may encounter the
-        violation. If one of these checks also has a finding, it reports the violation.
+      is_unanswered: whether no answer came. A missing answer is an error even in a check that
+        reports other violations as warnings: each request has one answer ("Protocol overview").
+      concerns: the names of the checks that test the violated clause, if other checks can
+        encounter the violation too. If one of these checks also has a finding, it reports the
+        violation.
     """
 
     def __init__(
@@ -137,8 +138,8 @@ class Result:
     """The result of one check.
 
     Attributes:
-      name: the check.
-      outcome: how it ended.
+      name: the name of the check.
+      outcome: how the check ended.
       document: the protocol document of the clause.
       heading: the heading of the clause in the document.
       clause: the clause in other words.
@@ -146,7 +147,7 @@ class Result:
       sent: the last requests if the check failed or warned; "" otherwise.
       received: the answer if the check failed or warned; "" otherwise.
       expected: the answer that the clause demands if the check failed or warned; "" otherwise.
-      seconds: the duration.
+      seconds: the duration of the check, in seconds.
     """
 
     name: str

@@ -119,7 +119,7 @@ class Probe:
           field: the payload field of the request.
 
         Returns:
-          An EnvironmentResponse; for a property request of the 1.0 line a PropertyResponse.
+          An EnvironmentResponse, or a PropertyResponse for a property request of protocol 1.0.
 
         Raises:
           ViolationError: no answer came in time, the stream ended, or the answer was not an
@@ -160,7 +160,7 @@ class Probe:
           The response message, or the error Status.
 
         Raises:
-          ViolationError: the answer is neither.
+          ViolationError: the answer is neither of these, or no answer came.
         """
         response = self.receive(expected, field)
         answered = response.WhichOneof("payload")
@@ -196,11 +196,11 @@ class Probe:
         Args:
           field: the payload field of the request.
           expected: the answer that the clause demands.
-          concerns: the checks that test whether it is refused, as in ViolationError.
+          concerns: the names of the checks that test whether the server refuses the request.
 
         Raises:
           NotOfferedError: the request is optional, and the server does not implement it.
-          ViolationError: the answer is an error, or as for `answer`.
+          ViolationError: the answer is an error or invalid, or no answer came.
         """
         answer = self.answer(field, expected)
         if isinstance(answer, status_pb2.Status):
@@ -226,7 +226,7 @@ class Probe:
         The arguments are the same as for `accepted`.
 
         Raises:
-          ViolationError: another answer came, or none.
+          ViolationError: the answer is not an error, or no answer came.
         """
         answer = self.answer(field, expected)
         if not isinstance(answer, status_pb2.Status):
@@ -300,7 +300,7 @@ class ProbeAgent:
 
     Args:
       probe: the connection.
-      joined: the answer to its JoinWorld.
+      joined: the answer to the JoinWorld of this connection.
       world_name: the joined world.
       options: the options, including the policy for valid actions.
       facts: the facts about the server.

@@ -76,8 +76,8 @@ class Suite:
     """A run of the checks against one server, in which checks share their findings.
 
     Args:
-      address: the server, such as "localhost:50051".
-      options: how to use it.
+      address: the address of the server, such as "localhost:50051".
+      options: how to use the server.
     """
 
     def __init__(self, address: str, options: Options = _DEFAULTS):
@@ -311,8 +311,8 @@ def run(
     """Run checks one by one against a server, with prerequisites first.
 
     Args:
-      address: the server, such as "localhost:50051".
-      options: how to use it.
+      address: the address of the server, such as "localhost:50051".
+      options: how to use the server.
       checks: the checks to run; all by default.
 
     Yields:

@@ -85,8 +85,8 @@ class Trial:
     """One run of one check, as a context manager that cleans up at its end.
 
     Args:
-      address: the server.
-      options: how to use it.
+      address: the address of the server.
+      options: how to use the server.
       facts: the facts about the server.
     """
 
@@ -109,7 +109,7 @@ class Trial:
         """Open another connection.
 
         Raises:
-          ViolationError: the server has accepted it, but does not answer.
+          ViolationError: the server accepted the connection, but does not answer.
           DmEnvRpcClientError: the connection failed.
         """
         probe = self._open()
@@ -279,7 +279,7 @@ class Trial:
         """Join a world, and if `is_patient`, retry until other agents have left.
 
         Returns:
-          The connection, which may be another one, and the answer.
+          The connection, which can be a new one, and the answer.
         """
         # A world may end with the connection that created it.
         can_reconnect = name not in probe.created

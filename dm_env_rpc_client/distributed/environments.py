@@ -49,7 +49,7 @@ class RemoteEnvironments:
       create_world_settings: settings for creating the world of each environment: one mapping for
         all environments, or a function of the index.
       join_world_settings: settings for joining the worlds, in the same form.
-      num_batches: as for `BatchedEnvironment`, in each actor.
+      num_batches: the number of batches of each actor at each server, as for `BatchedEnvironment`.
       **make_kwargs: arguments of `make`, such as `request_timeout` or `restart`.
 
     Raises:
@@ -148,7 +148,7 @@ def environments_of(
       make_env: creates the environments.
       env_ids: the indices of the environments.
       actor: the number of the actor, for errors.
-      specs: the required specs; None for those of the first environment.
+      specs: the required specs; None for the specs of the first environment.
     """
     if isinstance(make_env, RemoteEnvironments):
         return _Together(make_env, env_ids, actor, specs)

@@ -100,8 +100,8 @@ class RayServers:
     restarted.
 
     Args:
-      environment: as for `serve`: a factory, which Ray sends to the actors, or the string
-        "module:factory".
+      environment: a factory, which Ray sends to the actors, or the string "module:factory", as for
+        `serve`.
       num_servers: the number of servers.
       actor_options: options of the actors, such as `{"num_cpus": 4}`.
       start_timeout: time limit, in seconds, for all servers to start.
@@ -232,14 +232,14 @@ class RayRollouts(Rollouts):
     batches are dropped and counted in `num_dropped`; `Batch.start` shows the gap.
 
     Args:
-      make_env: see `Rollouts`. Ray sends it to the actors, so it may be a lambda.
-      policy: see `Rollouts`.
-      num_actors: see `Rollouts`.
-      envs_per_actor: see `Rollouts`.
-      weights: see `Rollouts`. Ray sends them to each machine once.
-      seed: see `Rollouts`.
-      attempts: maximum number of times in a row that an actor is replaced without delivering a
-        batch.
+      make_env: as for `Rollouts`. Ray sends it to the actors, so it can be a lambda.
+      policy: the policy, as for `Rollouts`.
+      num_actors: the number of actors.
+      envs_per_actor: the number of environments in each actor.
+      weights: the policy's initial weights. Ray sends them to each machine once.
+      seed: the seed of the random generators, as for `Rollouts`.
+      attempts: the maximum number of consecutive times that an actor is replaced without
+        delivering a batch.
       start_timeout: time limit, in seconds, for all actors to create their environments.
       batch_timeout: time limit, in seconds, for a batch, including the creation of environments in
         a new actor; None for no limit. It detects frozen actors.

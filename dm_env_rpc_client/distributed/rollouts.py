@@ -52,13 +52,14 @@ class Worker:
     environments of the worker.
 
     Args:
-      make_env: creates an environment from its index, or opens all of them.
-      policy: chooses actions.
+      make_env: a function that creates an environment from its index, or a `RemoteEnvironments`
+        that opens all of them.
+      policy: the function that chooses actions.
       env_ids: the indices of the environments.
       actor: the number of the worker, for errors.
       seed: the seed of the random generators; None for a different one each time.
       restarts: the number of earlier workers with these environments.
-      specs: the required specs of the environments; None for those of the first.
+      specs: the required specs of the environments; None for the specs of the first environment.
     """
 
     def __init__(
@@ -173,11 +174,11 @@ class Rollouts(abc.ABC):
     Args:
       make_env: a function that returns the `dm_env.Environment` with a given index. Environments
         can be remote, as with `lambda index: make(address, {"seed": index})`, or local; all must
-        have the same specs. Or a `RemoteEnvironments`, which steps the environments of an actor as
-        one batch.
-      policy: called with the TimeSteps of an actor's environments (fields of shape
-        [envs_per_actor, ...]), the weights, and a list with a `numpy.random.Generator` for each
-        environment. It returns the actions, with leaves of shape [envs_per_actor, ...], or a
+        have the same specs. It can also be a `RemoteEnvironments`, which steps the environments of
+        an actor as one batch.
+      policy: a function that is called with the TimeSteps of an actor's environments (fields of
+        shape [envs_per_actor, ...]), the weights, and a list with a `numpy.random.Generator` for
+        each environment. It returns the actions, with leaves of shape [envs_per_actor, ...], or a
         `PolicyStep`. It is also called for LAST TimeSteps, for which its actions are ignored. A
         policy with state is copied for each actor, and must reset its state where
         `timestep.first()` is true.
@@ -338,12 +339,12 @@ class LocalRollouts(Rollouts):
     does not replace an actor.
 
     Args:
-      make_env: see `Rollouts`.
-      policy: see `Rollouts`.
-      num_actors: see `Rollouts`; each actor has a copy of the policy.
-      envs_per_actor: see `Rollouts`.
-      weights: see `Rollouts`.
-      seed: see `Rollouts`.
+      make_env: creates the environments, as for `Rollouts`.
+      policy: the policy, as for `Rollouts`.
+      num_actors: the number of actors; each actor has a copy of the policy.
+      envs_per_actor: the number of environments in each actor.
+      weights: the policy's initial weights.
+      seed: the seed of the random generators, as for `Rollouts`.
 
     Raises:
       As `Rollouts`.

@@ -40,8 +40,8 @@ class Batch(NamedTuple):
       restarts: the number of replacements of each environment's actor, int64 [N].
       start: the number of steps of each environment from its creation to `timesteps[0]`, int64 [N].
         An environment's index, `restarts` and `start` together identify a batch.
-      version: the version of the policy's weights: 0 for the constructor's, incremented by each
-        `update`.
+      version: the version of the policy's weights: 0 for the constructor's weights, incremented by
+        each `update`.
     """
 
     timesteps: dm_env.TimeStep
@@ -124,12 +124,12 @@ class Stack:
         """Copy the TimeStep of one environment to its place in the stack.
 
         Args:
-          time: the index along time.
+          time: the index along the time axis.
           place: the index of the environment within the stack.
           timestep: the TimeStep.
 
         Raises:
-          SpecError: it does not conform to the specs.
+          SpecError: the TimeStep does not conform to the specs.
         """
         self._step_type[time, place] = timestep.step_type
         try:

@@ -35,17 +35,17 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
 
     The methods `reset`, `step`, `unroll` and `close` are coroutines; their arguments, results and
     errors are the same as in `DmEnvAdaptor`. Steps of one environment are taken in the order in
-    which they were sent, so that callers can gather them.
+    which they were sent, so that callers can use `asyncio.gather`.
 
     Args:
       connection: a connection that is joined to a world.
       specs: the specs in the JoinWorldResponse.
       requested_observations: names or patterns, or an `AutoObservations`.
       nested_tensors: False for flat dictionaries with the periods left in the names.
-      extensions: objects to put on the adaptor as attributes, by name; or a function that makes
+      extensions: objects to set as attributes of the adaptor, by name; or a function that makes
         them from the connection.
-      rejoin: leaves and joins the world again and returns the specs, for servers that do
-        not implement Reset.
+      rejoin: a coroutine function that leaves the world, joins it again and returns the specs, for
+        servers that do not implement Reset.
       unwrap_single: as for `DmEnvAdaptor`.
       arrays: the library of the arrays in TimeSteps; as for `DmEnvAdaptor`.
       device: the device of these arrays.

@@ -57,11 +57,12 @@ def take(
     Callers can then take the steps before an invalid action, and raise its error afterwards.
 
     Args:
-      prepared: the requests, made as they are taken.
-      count: the maximum number to take.
+      prepared: an iterator that makes each request when it is taken.
+      count: the maximum number of requests to take.
 
     Returns:
-      The requests, and the error raised in place of the next one, or None.
+      The requests, and the error that was raised instead of the next request, or None if there was
+      no error.
     """
     taken: list[EncodedRequest] = []
     try:
@@ -82,7 +83,7 @@ def per_step(actions: Iterable[Any] | Mapping[str, Any]) -> Iterable[Any]:
       An iterable of actions.
 
     Raises:
-      SpecError: the leaves have different lengths, or there are none.
+      SpecError: the leaves have different lengths, or there are no leaves.
     """
     # Any other iterable is left alone: it may be infinite.
     if not isinstance(actions, Mapping):
@@ -157,8 +158,8 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     """The base class of adaptors, which does no I/O. `DmEnvAdaptor` documents the arguments.
 
     Attributes:
-      world_name: the name of the world, with which others can join it; None if the adaptor was
-        made without `make` and `join_world`.
+      world_name: the name of the world, with which other agents can join it; None if the adaptor
+        was made without `make` and `join_world`.
     """
 
     world_name: str | None = None

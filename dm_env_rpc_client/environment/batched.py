@@ -47,29 +47,31 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An
-        address may be a server to launch, as for `make`: a single one serves all environments; in
-        a list, each is a server of its own.
+        address may be a server to launch, as for `make`: a single one is launched once for all
+        environments; in a list, each one is launched separately.
       num_envs: the number of environments, N; None for one at each address, or for all rows of
         a served batch, such as a vector environment.
-      create_world_settings: settings for the creation of each environment's world: for all, one
-        for each, or a function of an environment's index.
-      join_world_settings: the same for joining it.
-      copy: False to return the same arrays in every step, which overwrites them.
+      create_world_settings: settings for creating the worlds: one mapping for all environments, a
+        sequence with one mapping per environment, or a function of an environment's index.
+      join_world_settings: settings for joining the worlds, in the same form.
+      copy: False to return the same arrays from every step; each step overwrites their contents.
       nested_tensors: False for flat dictionaries with the periods left in the names.
-      unwrap_single: whether an action that is one array, not a mapping, in the environments at the
-        server is one array [N, ...] here, too, and the same for observations; see `DmEnvAdaptor`.
-      num_batches: the number of batches, each a world of several environments that takes one
-        message per step, at each server that makes batches; None for as few as the server allows,
-        0 for a stream for each environment. See the guide "Serve a batch".
+      unwrap_single: whether actions are one array [N, ...], not a mapping, if they are one array
+        in the environments at the server; likewise for observations. See `DmEnvAdaptor`.
+      num_batches: the number of batches at each server that makes batches; None for as few as the
+        server allows, 0 for a separate stream for each environment. A batch is a world of several
+        environments that exchanges one message per step. See the guide "Serve a batch".
       arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps; see `DmEnvAdaptor`.
       device: the device of these arrays; None for the library's default.
-      **make_kwargs: for `make`, such as `request_timeout`, `requested_observations` or `restart`:
-        the row of a lost environment is LAST, with its last observation, and then FIRST.
+      **make_kwargs: arguments of `make`, such as `request_timeout`, `requested_observations` or
+        `restart`. With `restart`, the row of a lost environment is LAST, with its last
+        observation, and then FIRST.
 
     Raises:
       SpecError: an argument has a wrong type or is out of range, and nothing was sent or started;
         or the environments do not have the same specs.
-      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
+      EnvironmentsFailedError: some environments could not be opened. No world is left on the
+        servers.
     """
 
     _gymnasium_call = (
@@ -142,15 +144,16 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         """Begin a new sequence in every environment.
 
         Args:
-          settings: settings of the next sequences: for all, one for each, or a function of an
-            environment's index. They may change the specs, if of all environments alike.
+          settings: settings of the next sequences: one mapping for all environments, a sequence
+            with one mapping per environment, or a function of an environment's index. They can
+            change the specs, but must change them equally for all environments.
 
         Returns:
           A TimeStep whose rows are all FIRST.
 
         Raises:
-          SpecError: a setting cannot be sent, or the specs of the environments differ now.
-          EnvironmentsFailedError: some failed.
+          SpecError: a setting cannot be sent, or the specs of the environments now differ.
+          EnvironmentsFailedError: some environments failed.
         """
         # One mapping is for all environments, a sequence has one for each.
         each = for_each(self.num_envs, {} if settings is None else settings, "settings")
@@ -172,7 +175,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
         Raises:
           SpecError: an action does not conform; nothing was sent to any environment.
-          EnvironmentsFailedError: some failed; the others have taken their step.
+          EnvironmentsFailedError: some environments failed; the others have taken their step.
         """
         return self._step(action, ())
 
@@ -206,8 +209,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
           The TimeStep of M environments, every field [M, ...], and their indices, int64 [M].
 
         Raises:
-          SpecError: fewer than `min_envs` have a pending step.
-          EnvironmentsFailedError: some failed. The others can still be received.
+          SpecError: fewer than `min_envs` environments have a pending step.
+          EnvironmentsFailedError: some environments failed. The others can still be received.
         """
         worlds = self._worlds
         return worlds.exchange(self._received, worlds.receive, min_envs, max_envs, self._rows)

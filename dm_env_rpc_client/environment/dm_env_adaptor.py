@@ -53,7 +53,7 @@ Rejoin: TypeAlias = Callable[[], dm_env_rpc_pb2.ActionObservationSpecs]
 class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     """A `dm_env.Environment` that is backed by a remote environment.
 
-    Usually made by `make`, `join_world` or `create_and_join_world`.
+    Adaptors are usually made by `make`, `join_world` or `create_and_join_world`.
 
     Observations and actions are dictionaries, nested if names contain periods. An action may omit
     names; the environment decides what to do without them. The observations named `reward` and
@@ -67,25 +67,24 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
     Args:
       connection: a connection that is joined to a world.
       specs: the specs in the JoinWorldResponse.
-      requested_observations: names, or patterns such as `camera.*`, of the observations
-        to request; or an `AutoObservations`. None is the default.
+      requested_observations: names, or patterns such as `camera.*`, of the observations to
+        request; or an `AutoObservations`. None, the default, requests all regular observations.
       nested_tensors: False for flat dictionaries with the periods left in the names.
-      extensions: objects to put on the adaptor as attributes, by name; or a function that makes
+      extensions: objects to set as attributes of the adaptor, by name; or a function that makes
         them from the connection.
-      rejoin: leaves and joins the world again and returns the specs, for servers that do
-        not implement Reset.
-      unwrap_single: whether an action that is one array, not a mapping, in the environment at the
-        server is one array here, too, and the same for observations. A server of this package
-        sends such an array under the name `action` or `observation`, and no other beside it.
+      rejoin: a function that leaves the world, joins it again and returns the specs, for servers
+        that do not implement Reset.
+      unwrap_single: whether an action is one array, not a mapping, if it is one array in the
+        environment at the server; likewise for observations. A server built with this package
+        sends such an array alone, under the name `action` or `observation`.
       arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps. On a CPU, torch's
         tensors share the received memory; rewards and discounts that the server does not send are
-        floats. Actions of these libraries are accepted in any case.
+        floats. Arrays of all these libraries are always accepted as actions.
       device: the device of these arrays, such as "cuda:1"; None for the library's default.
 
     Raises:
-      SpecError: a spec is invalid; a requested observation does not exist; an
-        extension has the name of an attribute; `arrays` cannot be imported, or there is no such
-        device.
+      SpecError: a spec is invalid; a requested observation does not exist; an extension has the
+        name of an attribute; `arrays` cannot be imported, or the device does not exist.
     """
 
     def _prepare(self) -> None:
@@ -179,7 +178,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         """Return the TimeStep that replaces a lost step, if the environment can be restarted.
 
         Args:
-          error: the reason of the loss; raised if nothing restarts the environment.
+          error: the reason for the loss; raised if nothing restarts the environment.
           connection: the connection of the step.
         """
         if not isinstance(error, DmEnvRpcClientError):
@@ -283,7 +282,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         The caller might not have stored the request yet, and then cannot wait for its answer.
 
         Args:
-          error: the error; errors of this package are no interrupts.
+          error: the error; errors of this package do not count as interrupts.
         """
         # It is unknown whether the request was sent, so no later answer can be matched.
         if not isinstance(error, DmEnvRpcClientError) and self._connection is not None:
@@ -324,7 +323,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           more steps have been taken whose TimeSteps are not returned.
 
         Raises:
-          SpecError: as `step`; the steps for the actions before it have been taken.
+          SpecError: as `step`; the steps for the actions before the invalid one have been taken.
           Otherwise as `step`.
         """
         connection = self._ready()
@@ -411,8 +410,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           ahead: as for `rollout`.
 
         Returns:
-          The TimeSteps stacked along time, as `timesteps.stack` does: every field
-          [T, ...], sequence boundaries included.
+          The TimeSteps stacked along time, as by `timesteps.stack`: every field has shape
+          [T, ...], and sequence boundaries are included.
 
         Raises:
           SpecError: as `step`, before anything is sent; or there are no actions.
@@ -449,8 +448,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         `step` and `reset` restart a lost environment automatically.
 
         Raises:
-          SpecError: it has other specs now.
-          DmEnvRpcClientError: the error of the last attempt, after all have failed.
+          SpecError: the environment now has different specs.
+          DmEnvRpcClientError: the error of the last attempt, if all attempts failed.
         """
         drive(self._restarting())
 
@@ -478,7 +477,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         closed, so that the callback can stop the server.
 
         Args:
-          callback: called without arguments, even if `close` meets errors.
+          callback: called without arguments, even if `close` encounters errors.
         """
         self._on_close.callback(callback)
 

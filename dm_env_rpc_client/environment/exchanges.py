@@ -139,7 +139,8 @@ def request(
     Args:
       connection: the connection.
       message: the request.
-      timeout: the time limit for the answer in seconds; None for the connection's.
+      timeout: the time limit for the answer in seconds; None for the connection's
+        `request_timeout`.
 
     Returns:
       The answer. Errors are those of `Connection.send`.

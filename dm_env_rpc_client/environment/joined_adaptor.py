@@ -128,8 +128,8 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         `make` calls this method.
 
         Args:
-          restart: the number of attempts and their pauses.
-          join_again: joins a world over a new connection.
+          restart: the number of attempts and the pauses between them.
+          join_again: a function that joins a world over a new connection.
         """
         self._supervision = Supervision(restart)
         self._after_step()
@@ -139,8 +139,8 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         """Restart the environment if its server or connection is lost.
 
         Raises:
-          SpecError: it has other specs now.
-          DmEnvRpcClientError: the error of the last attempt, after all have failed.
+          SpecError: the environment now has different specs.
+          DmEnvRpcClientError: the error of the last attempt, if all attempts failed.
         """
         supervision = self._supervision
         while supervision is not None and supervision.due is not None:

@@ -75,7 +75,7 @@ class Making(NamedTuple):
 class MadeAgain:
     """The base class of environments that are copied and pickled by making them again.
 
-    `_making` makes them; None for an environment that cannot be made again.
+    `_making` is the function that makes them, or None if an environment cannot be made again.
     """
 
     _making: Making | None = None

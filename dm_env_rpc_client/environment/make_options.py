@@ -113,12 +113,12 @@ class VectorKeywords(BatchKeywords, total=False):
 class AdaptOptions:
     """Options for adaptors: the class and its arguments, except for the connection and specs.
 
-    All arguments are kept as passed, since a subclass can accept other arguments than
-    `DmEnvAdaptor`.
+    All arguments are kept as passed, since a subclass can accept arguments that `DmEnvAdaptor`
+    does not accept.
 
     Raises:
       SpecError: an argument has a wrong type.
-      TypeError: the class does not take an argument; with a hint.
+      TypeError: the class does not accept an argument; the message includes a hint.
     """
 
     adaptor_class: Callable[..., BaseAdaptor] = DmEnvAdaptor
@@ -173,7 +173,8 @@ class MakeOptions:
         """Convert the keyword arguments of `make`, all of which are optional, to options.
 
         Args:
-          make_kwargs: such as `MakeKeywords` or `BatchKeywords`, which type checkers have checked.
+          make_kwargs: the keyword arguments, such as `MakeKeywords` or `BatchKeywords`, which type
+            checkers have checked.
 
         Raises:
           SpecError: an argument has a wrong type or is out of range.

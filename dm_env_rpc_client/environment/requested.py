@@ -30,7 +30,8 @@ def check_adapting(given: Mapping[str, Any]) -> None:
     """Check the adaptor arguments that can be checked without specs.
 
     Args:
-      given: the passed arguments by name; other names are ignored, since a subclass may take more.
+      given: the passed arguments by name; other names are ignored, since a subclass may accept
+        more arguments.
 
     Raises:
       SpecError: an argument has a wrong type.

@@ -35,7 +35,7 @@ class Restart:
     each loss.
 
     Args:
-      attempts: maximum number of consecutive unsuccessful attempts.
+      attempts: the maximum number of consecutive unsuccessful attempts.
       backoff: seconds before the second attempt. Each further pause is twice as long; every pause
         is shortened by up to half, at random, so that many environments do not start together.
       max_backoff: the longest pause in seconds.
@@ -60,7 +60,7 @@ class Restart:
         """Return the number of seconds to wait before the next attempt.
 
         Args:
-          used: the number of attempts before it.
+          used: the number of attempts made so far.
         """
         if not used:
             return 0.0
@@ -74,7 +74,7 @@ def restart_of(restart: Restart | bool | None) -> Restart | None:
     """Return the argument `restart`, with True replaced by `Restart()` and False by None.
 
     Raises:
-      SpecError: it is anything else.
+      SpecError: `restart` is anything else.
     """
     if isinstance(restart, bool):
         return Restart() if restart else None
@@ -87,7 +87,7 @@ class Supervision:
     """A record of the loss of an environment and of the attempts to restart it.
 
     Args:
-      restart: the number of attempts and their pauses.
+      restart: the number of attempts and the pauses between them.
 
     Attributes:
       count: the number of restarts.
@@ -140,7 +140,7 @@ class Supervision:
 
         Args:
           reward_spec: the server's spec of the reward; None if it has none.
-          discount_spec: the same for the discount.
+          discount_spec: the server's spec of the discount; None if it has none.
         """
         # The step would have begun a sequence, so there is none to interrupt.
         if self._latest is None or self._latest.last():
@@ -157,8 +157,8 @@ class Supervision:
         """Count the next attempt, and return the number of seconds to wait before it.
 
         Raises:
-          DmEnvRpcClientError: the error of the last attempt, with earlier errors as its causes;
-            there are no attempts left.
+          DmEnvRpcClientError: no attempts are left; this is the error of the last attempt, with
+            earlier errors as its causes.
         """
         if self._used >= self._restart.attempts:
             assert self._error is not None

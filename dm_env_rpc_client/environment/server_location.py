@@ -34,7 +34,7 @@ class Site(Generic[Target]):
 
     Args:
       given: the address of a server, or a string or function that launches one.
-      target: makes the target of connections from the address of the server.
+      target: a function that makes the target of connections from the address of the server.
       options: how to connect, also to check whether a launched server answers.
       progress: called while an image is pulled.
       python: the interpreter for `python:`; None for the interpreter of this process.
@@ -45,7 +45,7 @@ class Site(Generic[Target]):
 
     Raises:
       LaunchError: the server was not started.
-      SpecError: the string has another form. Otherwise as `target`.
+      SpecError: the string is in no known form. Otherwise as `target`.
     """
 
     def __init__(
@@ -79,10 +79,11 @@ class Site(Generic[Target]):
         """Make sure that a launched server answers again after a connection to it was lost.
 
         Args:
-          is_shared: whether other environments use it, so that it stays if it still answers.
+          is_shared: whether other environments use the server, which is then kept if it still
+            answers.
 
         Raises:
-          LaunchError: it was not started.
+          LaunchError: the server was not started.
           ConnectionClosedError: `close` was called.
         """
         with self._lock:

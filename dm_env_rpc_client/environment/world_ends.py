@@ -80,7 +80,7 @@ def in_background(action: Callable[[], None]) -> None:
     """Call a function in a separate thread, without raising errors.
 
     Args:
-      action: called without arguments; it takes a limited time.
+      action: a function without arguments that returns within a limited time.
     """
     global _is_first_at_exit
     if not _is_first_at_exit:
@@ -110,7 +110,7 @@ def at_exit(action: Callable[[], None]) -> None:
     """Call a function without raising its errors, unless the time limit at exit has passed.
 
     Args:
-      action: called without arguments; it takes a limited time.
+      action: a function without arguments that returns within a limited time.
     """
     if _Exit.remaining() > 0:
         try:
@@ -279,7 +279,7 @@ def destroy_anew(reopen: Callable[[float], Any], world_name: str) -> Exchange[No
     """Destroy a world over a new connection, as soon as the former connection's agent has left.
 
     Args:
-      reopen: opens the connection; called with the time limit in seconds.
+      reopen: a function that opens the connection; called with the time limit in seconds.
       world_name: the name of the world.
 
     Raises:
@@ -322,7 +322,7 @@ class OwnWorld:
       site: the server.
       connection: the connection.
       name: the name of the world.
-      unclosed: arranges the end of the world if the environment is not closed.
+      unclosed: a function that arranges the end of the world if the environment is not closed.
     """
 
     def __init__(self, site: Site[Any], connection: AnyConnection, name: str, unclosed: Unclosed):

@@ -95,14 +95,15 @@ def join_world(
         environment is closed.
       world_name: the name of the world.
       join_world_settings: values by name, nested or flat; see `pack_settings`.
-      adaptor_class: a subclass that computes rewards or discounts itself.
+      adaptor_class: the class of the environment, such as a subclass of `DmEnvAdaptor` that
+        computes rewards or discounts itself.
       **adaptor_kwargs: for the adaptor.
 
     Returns:
       The environment. If the adaptor raises an error, the world is left again.
 
     Raises:
-      SpecError: a setting cannot be packed, or see `DmEnvAdaptor`.
+      SpecError: a setting cannot be packed, or `DmEnvAdaptor` raises the error.
       DmEnvRpcError: the server refused. Otherwise as `Connection.send`.
     """
     joining_it = joining(
@@ -186,28 +187,27 @@ def make(
     """Connect to a server or launch one, then create a world and join it.
 
     Args:
-      address: as for `connect`, like `timeout`, `request_timeout`, `credentials`,
-        `insecure`, `metadata`, `token` and `transport`. Or a server to launch, which ends with the
-        environment: `process:COMMAND`, `docker:IMAGE` or `python:MODULE:NAME`, or a function
+      address: the address of a server, as for `connect`; or a server to launch, which ends with
+        the environment: `process:COMMAND`, `docker:IMAGE` or `python:MODULE:NAME`, or a function
         that returns a `launch.Launch`; see `dm_env_rpc_client.launch`.
       create_world_settings: values by name, nested or flat; see `pack_settings`.
-      join_world_settings: the same.
-      credentials: TLS credentials; None for plaintext.
-      insecure: allow plaintext to an address other than loopback.
-      metadata: sent with the call.
-      token: sent with the call, for a server that requires one.
-      transport: the transport of the stream.
-      timeout: seconds to connect, or for a launched server to answer (default: 60); None for no
-        limit.
+      join_world_settings: values by name, in the same form.
+      credentials: TLS credentials, as for `connect`; None for plaintext.
+      insecure: whether to allow plaintext to an address other than loopback.
+      metadata: pairs of strings sent with the call, as for `connect`.
+      token: a secret sent with the call, for a server that requires one.
+      transport: the transport of the stream, as for `connect`.
+      timeout: time limit, in seconds, for connecting or for a launched server to answer (default:
+        60); None for no limit.
       request_timeout: the time limit for each answer in seconds; None for no limit.
       limits: the limits of an answer; None for the defaults of `Limits`.
-      record: a file to which all requests and answers are recorded; None for none.
+      record: a file to which all requests and answers are recorded; None for no recording.
       restart: whether and how often to restart the environment, with the same settings, after the
         loss of its server or connection: a `Restart`, True for `Restart()`, None or False for
         never.
-      python: for `python:MODULE:NAME`, the interpreter that makes the environment, from Python 3.6
-        on; see `launch.from_python`. None for the interpreter of this process.
-      **make_kwargs: for `join_world` and the adaptor, such as
+      python: for `python:MODULE:NAME`, the interpreter that makes the environment, of Python 3.6
+        or later; see `launch.from_python`. None for the interpreter of this process.
+      **make_kwargs: arguments of `join_world` and of the adaptor, such as
         `requested_observations`.
 
     Returns:
@@ -217,7 +217,7 @@ def make(
 
     Raises:
       As `connect`, `create_world` and `join_world`; no world is left on the server. An argument
-        with a wrong type or out of range is a SpecError, before anything is sent or started.
+        with a wrong type or out of range raises SpecError before anything is sent or started.
       LaunchError: the server was not started.
       TypeError: neither `make` nor the adaptor has such a keyword; it may be a setting.
     """
@@ -264,7 +264,7 @@ def make_on(
 
     Args:
       site: the server, which lives as long as the environment; `close` does not end it.
-      connect: opens a connection to it with a first request.
+      connect: a function that opens a connection to the server with a first request.
       create_world_settings: as for `make`.
       join_world_settings: the same.
       options: how to adapt the environment, and whether to restart it.
@@ -306,9 +306,9 @@ def joining(
       run: the driver, also for joining again.
       connection: the connection.
       world_name: the name of the world.
-      settings: the settings of the JoinWorld.
+      settings: the settings in the JoinWorld request.
       adaptor_class: makes the environment from the connection.
-      adaptor_kwargs: its keyword arguments.
+      adaptor_kwargs: the keyword arguments of `adaptor_class`.
     """
     # Before the request, so that a bad argument leaves no joined connection.
     check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
@@ -386,11 +386,12 @@ def making(
     Args:
       run: the driver, also for the environment.
       site: the server.
-      connect: opens a connection to it.
+      connect: a function that opens a connection to the server.
       create_settings: as for `make`.
       join_settings: the same.
       options: how to adapt the environment, and whether to restart it.
-      if_not_closed: arranges the end of a connection's world if the environment is not closed.
+      if_not_closed: a function that arranges the end of a connection's world if the environment is
+        not closed.
       is_shared: whether other environments use the server.
     """
     join_settings = pack_settings(join_settings)

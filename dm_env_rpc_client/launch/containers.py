@@ -76,18 +76,18 @@ def from_docker(
 
     A missing image is pulled. Docker maps the container's port to a free port on the loopback
     interface. The container's label `dm-env-rpc-client` holds the id of this process. The container
-    is removed when the `Launch` is closed or this process ends, even if it is killed. `logs`
-    returns its output, even after it has ended.
+    is removed when the `Launch` is closed or this process ends, even if the process is killed.
+    `logs` returns the container's output, even after the container has ended.
 
     Args:
       image: the name of the image, with a tag or a digest (default: `:latest`).
-      command: arguments for the entry point of the image; `{port}` in them becomes `port`.
+      command: arguments for the entry point of the image; `{port}` in them is replaced by `port`.
       target: MODULE:NAME of the environment's factory, for an image without a server: the server in
         `standalone` is copied into the container and replaces the entry point. The image needs
         Python 3.6 or later and NumPy.
       python: the interpreter in the image that runs `target`.
-      port: the port of the server, on all interfaces of the container; None for the only TCP port
-        that the image exposes, or 50051 with `target`.
+      port: the port on which the server listens, on all interfaces of the container; None for the
+        only TCP port that the image exposes, or 50051 with `target`.
       env: environment variables of the container. PYTHONUNBUFFERED defaults to 1, as for
         `from_process`.
       timeout: time limit, in seconds, for the server to answer once the image is present; None for

@@ -41,11 +41,12 @@ class Launch:
     """A launched server, which is stopped when this object is closed or deleted.
 
     The server ends when `close` is called, when the object is garbage-collected (with a
-    ResourceWarning), when the interpreter exits, and when this process is killed.
+    ResourceWarning), when the interpreter exits, or when this process is killed.
 
     Args:
-      start: starts the supervisor or keeper, which ends the server when its lifeline is closed
-        (`system.children`), and ends with the server. It receives a file for the server's output.
+      start: a function that receives a file for the server's output and starts the supervisor or
+        keeper, a process that stops the server when its lifeline is closed (see `system.children`)
+        and ends when the server ends.
       command: the name of the server in errors.
       address: the server's address.
       options: the options of the connection that waits for the first answer.
@@ -53,7 +54,7 @@ class Launch:
 
     Attributes:
       address: the server's address, such as "localhost:40123".
-      command: as the argument.
+      command: the name of the server in errors.
     """
 
     def __init__(
@@ -112,7 +113,8 @@ class Launch:
 
         Args:
           timeout: time limit in seconds; 0 for one attempt, None for no limit.
-          reported_timeout: the timeout of the whole launch; `timeout` is the remainder.
+          reported_timeout: the time limit of the whole launch, in seconds; `timeout` is the rest
+            of it.
 
         Raises:
           LaunchError: the server ended, or did not answer in time.
@@ -162,7 +164,8 @@ class Launch:
         """Wait up to 2 s for the server to end on its own.
 
         Returns:
-          The reason for its end; None if it is running, or was launched by another process.
+          The reason why the server ended; None if it is still running, or was launched by another
+          process.
         """
         if os.getpid() != self._owner:
             return None
@@ -207,7 +210,7 @@ def check_startable(texts: Iterable[object], env: Mapping[str, str] | None) -> N
 
     Args:
       texts: parts of the command line, paths and addresses; None for omitted ones.
-      env: variables, whose values may be secret and never appear in errors.
+      env: environment variables; their values can be secret and never appear in errors.
 
     Raises:
       SpecError: the operating system cannot pass an argument to a program.

@@ -49,7 +49,7 @@ class Process(NamedTuple):
       state: a letter.
       parent: the id of the parent process.
       session: the session id.
-      seconds: the processor time used.
+      seconds: the processor time used, in seconds.
     """
 
     pid: int

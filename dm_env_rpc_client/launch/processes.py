@@ -65,12 +65,12 @@ def from_process(
 ) -> Launch:
     """Start a command that runs a server, and wait until the server answers.
 
-    `{port}` in the command, the address and the values of `env` becomes a free port on the loopback
-    interface, and `{socket}` the path of a unix socket in a new folder that only this user can
-    open. `{socket}` avoids races for ports. With `{port}`, this process never assigns a port to two
-    servers at once and keeps it from programs that request any free port; if another program binds
-    this very port just before the server, the server is restarted on another port, up to four
-    times.
+    `{port}` in the command, the address and the values of `env` becomes a free port on the
+    loopback interface, and `{socket}` becomes the path of a unix socket in a new folder that only
+    this user can open. `{socket}` avoids races for ports. With `{port}`, this process never
+    assigns a port to two servers at once and keeps it from programs that request any free port; if
+    another program binds this very port just before the server does, the server is restarted on
+    another port, up to four times.
 
     The command must stay in the foreground. When the `Launch` ends, the command and its child
     processes receive SIGTERM, and SIGKILL 5 s later, even if this process is killed. A process that
@@ -93,9 +93,9 @@ def from_process(
     Raises:
       LaunchError: the server ended, or did not answer in time; the message includes its output.
       SpecError: an argument has the wrong type or is out of range; neither `address` nor the
-        command gives an address; a string contains a NUL byte or cannot be encoded; or the name of
-        a variable is empty or contains "=". Nothing was started.
-      Otherwise as `connect`, for invalid arguments.
+        command specifies an address; a string contains a NUL byte or cannot be encoded; or the
+        name of a variable is empty or contains "=". Nothing was started.
+      For invalid arguments in `connecting`, the same errors as `connect`.
     """
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     options = ConnectOptions(**connecting)
@@ -141,7 +141,7 @@ def from_python(
 
     With `python`, the process runs another interpreter (3.6 or later), such as that of a conda
     environment, with the modules of that interpreter and of the working directory. If this package
-    is installed there, its server runs; otherwise the standalone server, which needs NumPy.
+    is installed there, its server runs; otherwise, the standalone server runs, which needs NumPy.
 
     Args:
       reference: MODULE:NAME of the environment's factory: a class or another callable, such as
@@ -158,8 +158,9 @@ def from_python(
 
     Raises:
       LaunchError: the interpreter is too old, cannot be started, lacks NumPy or cannot import the
-        module (the error includes its version); or otherwise as `from_process`.
-      SpecError: the reference is not MODULE:NAME, or as `from_process`.
+        module (the error includes the version of Python); or the server does not start, as in
+        `from_process`.
+      SpecError: the reference is not MODULE:NAME, or an argument is invalid, as in `from_process`.
     """
     timeout = arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT)
     check_process(env, cwd)
@@ -193,7 +194,7 @@ def from_source(source: str, *, timeout: float | None = START_SECONDS) -> Launch
     """Serve an environment from another package in a separate process, with `dm-env-rpc serve`.
 
     Args:
-      source: a source for the command, such as "gymnasium://CartPole-v1".
+      source: a source that the command accepts, such as "gymnasium://CartPole-v1".
       timeout: time limit, in seconds, for the server to answer; None for no limit.
 
     Returns:
@@ -259,10 +260,11 @@ def other_python(
       env: environment variables added to those of this process.
       cwd: the working directory.
       timeout: time limit, in seconds, for the interpreter to report its version; None for no limit.
-      thread: "main" to run the environments in its main thread.
+      thread: "main" to run the environments in the main thread of the server.
 
     Raises:
-      LaunchError: it cannot be started, does not answer in time, or is older than Python 3.6.
+      LaunchError: the interpreter cannot be started, does not answer in time, or is older than
+        Python 3.6.
       SpecError: a string cannot be passed to a program; see `from_process`.
     """
     check_startable([python, reference, cwd], env)
@@ -297,7 +299,7 @@ def asked(
 ) -> tuple[int, str, str]:
     """Run a command that is expected to end on its own, and return its exit code and output.
 
-    It may be a wrapper that starts the interpreter, so a timeout kills its whole process group.
+    The command may be a wrapper for the interpreter, so a timeout kills its whole process group.
 
     Args:
       command: the program and its arguments.
@@ -311,7 +313,7 @@ def asked(
       The exit code, standard output, and standard error.
 
     Raises:
-      LaunchError: it cannot be started, or does not end in time.
+      LaunchError: the command cannot be started, or does not end in time.
     """
     # Files, since a pipe would stay open as long as any process started by the wrapper runs.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:

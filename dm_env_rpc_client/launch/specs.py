@@ -46,7 +46,7 @@ def launcher_of(
       python: the interpreter for `python:`; None for that of this process.
 
     Raises:
-      SpecError: the string has none of these forms.
+      SpecError: `given` is a string that has none of these forms.
     """
     if python is not None and not (isinstance(given, str) and given.startswith(sources.PYTHON)):
         raise SpecError(

@@ -126,7 +126,8 @@ def decode_response(message: Buffer, field: str, limits: Limits = DEFAULT) -> Re
     Args:
       message: the serialized EnvironmentResponse.
       field: the payload field of the request.
-      limits: the limits of the answer. Text and details of an error beyond them are cut off.
+      limits: the limits of the answer. The text and details of an error that exceeds them are cut
+        off.
 
     Raises:
       DmEnvRpcError: the answer is an error Status.

@@ -132,13 +132,13 @@ class Lifecycle:
         """Update the state after a successful answer to a request.
 
         Args:
-          field: the payload field of both.
+          field: the payload field of both messages.
           request: the request message.
           answer: the response message.
 
         Raises:
           ProtocolError: the state in the answer is invalid, or not a possible next state. In the
-            second case it is adopted nevertheless, because it is the server's state.
+            second case, the state is adopted nevertheless, because it is the server's state.
         """
         if field == "step":
             after = _BY_NUMBER.get(answer.state)

@@ -69,7 +69,7 @@ def observe_requests(hook: RequestHook | None) -> None:
     `docs/how-to/metrics-and-traces.md`.
 
     Args:
-      hook: the function; None for no further calls. A process has only one hook.
+      hook: the function; None to stop the calls. A process has only one hook.
 
     Raises:
       TypeError: `hook` cannot be called.
@@ -108,8 +108,8 @@ class ObservedPipeline(Pipeline):
 
     Args:
       address: the name of the server in error messages.
-      hook: receives the reports. The caller holds a lock for `push`, and only one thread at a time
-        reads.
+      hook: the function that receives the reports. The caller holds a lock for `push`, and only
+        one thread at a time reads.
     """
 
     def __init__(self, address: str, hook: RequestHook):

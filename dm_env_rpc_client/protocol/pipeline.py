@@ -44,18 +44,19 @@ class Pending:
 
     Args:
       encoded: the request.
-      interpret: makes the result from the answer's payload. It is called in the order of the
-        answers, before the next answer is processed. An exception raised by it is the outcome of
-        this request only and does not affect the stream.
+      interpret: a function that makes the result from the answer's payload. It is called in the
+        order of the answers, before the next answer is processed. An exception raised by it is the
+        outcome of this request only and does not affect the stream.
       deadline: the time at which the answer is due, in the shell's clock; None for no limit.
-      lifecycle: receives the answer; None for none.
+      lifecycle: the `Lifecycle` that receives the answer; None if there is none.
       request: the message, for `lifecycle`; None if the caller has encoded it.
 
     Attributes:
       is_sent: whether the request may have been written.
       outcome: the result and the error, one of which is None; None while the request is pending.
-        A single attribute, so that two threads finishing the request cannot mix their halves.
-      waiters: called once, without locks, after the outcome is set.
+        It is a single attribute, so that two threads finishing the request cannot mix their
+        halves.
+      waiters: functions that are called once, without locks, after the outcome is set.
     """
 
     __slots__ = ("deadline", "decode", "field", "interpret", "is_sent", "lifecycle", "message",

@@ -63,7 +63,7 @@ class _Form:
     Args:
       fields: for each observation, a function that returns its elements, and the bytes before and
         after them.
-      size: the size of the answer without its envelope.
+      size: the size of the answer without its envelope, in bytes.
 
     Attributes:
       heads: the bytes before the first elements, by state.
@@ -110,7 +110,7 @@ class ServerStepCodec:
       limits: the limits of a request.
 
     Attributes:
-      known: the contents of requests that were decoded before, by their bytes.
+      known: the contents of previously decoded requests, by the bytes of the request.
     """
 
     def __init__(self, actions: SpecManager, observations: SpecManager, limits: Limits):

@@ -110,14 +110,14 @@ class StepLayout:
       entries: its entries, for which `fits` is true.
 
     Attributes:
-      size: the size of the answers.
-      blocks: by name, where the elements of each numeric observation begin, with its field.
+      size: the size of each answer, in bytes.
+      blocks: the position of the elements of each numeric observation, and its field, by name.
       slots: the indices of scalars in the unpacked values, by name.
       record: `blocks` as a structured dtype, for one answer.
       constants: the observations that are the same in all of these answers: strings.
-      template: the observations; None for those to be read from each answer.
+      template: the value of each observation by name; None if it must be read from each answer.
       scalars: the name of each scalar, its index in the unpacked values, and its type.
-      arrays: the name of each array, its reader, and where it begins.
+      arrays: the name of each array, its reader, and the position at which it begins.
     """
 
     def __init__(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]):

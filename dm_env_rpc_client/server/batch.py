@@ -186,8 +186,8 @@ class Prepared(NamedTuple):
 class Batch(AnyBatch):
     """Several environments stepped together, with results in arrays of shape [N, ...].
 
-    The environments step one after another. If they are already known to wait, rather than
-    compute, when they are created, they step at the same time, in threads of their own.
+    The environments step one after another, in the thread of the batch. If `waits` says that they
+    wait rather than compute, they step at the same time, in threads of their own.
 
     Args:
       make: creates the environment of a row from the row's settings, keyed by flat name.

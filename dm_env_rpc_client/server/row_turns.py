@@ -1,9 +1,9 @@
 """Calls to the rows of a batch: one after another, or concurrently if the rows have to wait.
 
-An environment may have to wait for an engine in another process, a socket or a device. If rows are
-already known to wait when they are created, they get threads and step concurrently. All other rows
-are stepped by the thread of their batch, because environments that compute in Python gain nothing
-from threads.
+An environment may have to wait for an engine in another process, a socket or a device. The rows of
+such an environment get threads and step concurrently, provided that the server knows about the
+waiting before it creates them. All other rows are stepped by the thread of their batch, because
+environments that compute in Python gain nothing from threads.
 """
 
 from __future__ import annotations

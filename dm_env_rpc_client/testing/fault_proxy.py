@@ -73,7 +73,8 @@ class FaultProxy:
     """A proxy that listens on a free loopback port and adds faults to connections to a server.
 
     It works between any client and any server, with TLS or without. Faults can be combined, and
-    attributes changed while connections are open; they apply to bytes that arrive afterwards.
+    attributes can be changed while connections are open; new values apply to bytes that arrive
+    afterwards.
 
     with FaultProxy(server.address, latency=0.05) as proxy:
         env = make(proxy.address, request_timeout=5.0)
@@ -81,7 +82,7 @@ class FaultProxy:
     Args:
       address: the server: "host:port" or "unix:path". It need not listen yet; if it refuses a
         connection, the client is reset.
-      latency: seconds by which each direction is delayed.
+      latency: the delay of each direction, in seconds.
       jitter: the maximum additional delay in seconds, random for each piece that arrives. Bytes
         keep their order.
       slice_bytes: the maximum number of bytes per send, such as 1; None for no limit.
@@ -90,7 +91,8 @@ class FaultProxy:
 
     Attributes:
       address: the address for clients, such as "127.0.0.1:40123".
-      latency: as in the arguments, like `jitter`, `slice_bytes` and `bandwidth`.
+      latency: the current delay of each direction, in seconds. `jitter`, `slice_bytes` and
+        `bandwidth` are attributes, too.
       bytes_to_server: the number of bytes forwarded to the server so far.
       bytes_to_client: the number of bytes forwarded to clients so far.
 

@@ -116,9 +116,9 @@ def answering(*answers: Answer) -> Script:
     """Return a script that answers each request with the next of `answers`.
 
     Args:
-      *answers: for each request in turn a payload such as `StepResponse`, a whole
-        EnvironmentResponse, bytes to send unchanged, a DmEnvRpcError to send as a Status, or
-        None for no answer. The stream ends after the last one.
+      *answers: for each request in turn, a payload such as `StepResponse`, a whole
+        EnvironmentResponse, bytes to send unchanged, a DmEnvRpcError to send as a Status, or None
+        for no answer. The stream ends after the last answer.
     """
 
     def script(requests: Iterator[Request], _: grpc.ServicerContext) -> Iterator[Response | bytes]:

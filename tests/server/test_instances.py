@@ -297,6 +297,15 @@ def test_a_batch_is_made_of_environments_with_a_registry_of_properties() -> None
         assert env.reset().observation["pid"].shape == (2,)
 
 
+def test_a_dict_with_a_single_name_needs_no_setting() -> None:
+    with serve({"where": Where}) as server:
+        for settings in ({}, {"environment": "where"}):
+            with make(server.address, settings) as env:
+                assert env.reset().first()
+        with pytest.raises(DmEnvRpcError, match="is 'other'; expected one of: 'where'"):
+            make(server.address, {"environment": "other"})
+
+
 def test_a_dict_has_instances_beside_factories() -> None:
     one, other = Level(), Level()
     with serve({"one": one, "other": other, "where": Where}) as server:

@@ -32,6 +32,8 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Race, Server, serve
+from dm_env_rpc_client.server.errors import RequestError
+from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience, time_limit
 
@@ -290,6 +292,26 @@ def test_a_server_that_stops_frees_those_who_wait() -> None:
             stopping.stop(0.1)
         assert isinstance(future.exception(20), DmEnvRpcError | ConnectionLostError)
         env.close()
+
+
+def test_a_step_that_waits_ends_when_its_world_is_closed() -> None:
+    world = SharedWorld(Race(), step_timeout=None)
+    agent, _ = world.join({}), world.join({})
+    outcome = concurrent.futures.Future[Exception]()
+
+    def step() -> None:
+        try:
+            agent.step(None, ())
+        except Exception as error:
+            outcome.set_result(error)
+
+    # Not of an executor, which would wait for it if it never ended.
+    threading.Thread(target=step, daemon=True).start()
+    assert settles(lambda: bool(world.waiting_for()))
+    world.close()
+    error = outcome.result(patience(10))
+    assert isinstance(error, RequestError)
+    assert str(error) == "the world was closed"
 
 
 @pytest.mark.parametrize("size", [{"players": 1}, {"length": 0}])

@@ -237,7 +237,7 @@ class EpisodeRows(Rows):
       spaces: their spaces.
       mode: the autoreset mode.
       copies: whether callers own the observations and may change them.
-      has_infos: whether the servers have Gymnasium environments, which send infos.
+      has_infos: whether the servers host Gymnasium environments, which send infos.
 
     Attributes:
       has_begun: the environments in which an episode has begun, bool [N].

@@ -63,8 +63,8 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     server sends TERMINATED and truncated if it sends INTERRUPTED. `info["discount"]` is float64
     [N], with the mask `info["_discount"]`: a step that begins an episode has no discount.
 
-    For Gymnasium environments at the servers, spaces, flags, infos and frames are those of the
-    environments, as with `GymnasiumProxy`, and the environments receive seeds and options.
+    If the servers host Gymnasium environments, spaces, flags, infos and frames are those of the
+    served environments, as with `GymnasiumProxy`, and these environments receive seeds and options.
 
     `step` waits for all environments. With `send` and `recv`, fast environments do not wait for
     slow environments: `send` starts steps, and `recv` returns their results as the answers arrive.
@@ -90,7 +90,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         overwrites.
       unwrap_single: False to keep the mappings around a single action or observation.
       seed_setting: the name of the reset setting for the seed; None to send no seeds.
-      render_mode: for Gymnasium environments at the servers, as for `GymnasiumProxy`.
+      render_mode: for served Gymnasium environments, as for `GymnasiumProxy`.
       num_batches: as for `BatchedEnvironment`; 0 for one stream per environment.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`,
         `requested_observations` or `restart`. With `restart`, the episode of a lost environment is

@@ -218,8 +218,8 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
             if not self._takes_mask or (self._form.ignores_masks and not np.all(mask)):
                 raise ValueError(
                     f"setting {batches.RESET_MASK!r}: {type(self._inner).__name__} "
-                    f"with autoreset mode {self._mode.name} can begin episodes only in all rows "
-                    "at once"
+                    f"with autoreset mode {self._mode.name} cannot reset single rows; reset all "
+                    "rows at once"
                 )
             array = batches.checked_reset_mask(mask, self.num_envs)
             options = {**(options or {}), batches.RESET_MASK: array}

@@ -58,11 +58,11 @@ class StickyActions:
           action: a mapping from names to scalars; nested at the periods in the names, or flat.
 
         Returns:
-          All values of each kind that the action changes or that was not returned before.
+          All values of each kind of action that has changed or was not returned before.
 
         Raises:
-          SpecError: the action is not a mapping, has an unknown name, or has a value with another
-            type or shape or out of bounds. In this case, no value is set.
+          SpecError: the action is not a mapping, contains an unknown name, or contains a value
+            that is out of bounds or has the wrong type or shape. In this case, no value is set.
         """
         if not isinstance(action, Mapping):
             raise SpecError(

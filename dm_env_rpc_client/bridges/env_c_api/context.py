@@ -37,7 +37,7 @@ class Status(enum.IntEnum):
 class Context:
     """An environment inside a library.
 
-    Not thread-safe. Any method but `release` raises ProtocolError if the library breaks the
+    Not thread-safe. Every method except `release` raises ProtocolError if the library breaks the
     interface.
 
     Args:
@@ -165,7 +165,7 @@ class Context:
         """Return the type and the shape of an observation.
 
         In the shape, 0 is a variable length. The shape is None if even the number of dimensions
-        varies, which some libraries declare as 0 dimensions, others as -1.
+        varies; some libraries declare this as 0 dimensions, others as -1.
         """
         where = f"observation_spec of {index}"
         spec = self.layout.ffi.new("EnvCApi_ObservationSpec*")

@@ -224,8 +224,8 @@ def copy_observation(layout: Layout, observation: Any, budget: int, most: int, w
     Args:
       layout: the version.
       observation: the EnvCApi_Observation.
-      budget: its maximum size in bytes: the remainder of `most` after earlier values.
-      most: the maximum size of all observations together.
+      budget: the maximum size of this observation, in bytes, which is the rest of `most`.
+      most: the maximum size of all observations together, in bytes.
       where: the name of the observation in error messages.
 
     Returns:

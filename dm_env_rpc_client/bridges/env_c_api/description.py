@@ -26,10 +26,10 @@ def text_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
       settings: values by name, nested or with periods in the names. A str is unchanged, a bool
-        becomes "true" or "false", an int or float its shortest exact form.
+        becomes "true" or "false", and an int or float is written in its shortest exact form.
 
     Raises:
-      SpecError: a value has another type, or two values have the same name.
+      SpecError: a value has an unsupported type, or two values have the same name.
     """
     arguments.mapping("settings", settings, expected="a mapping of names to values")
     flat = nesting.flatten_dict(settings, nesting.SEPARATOR, strict=False)
@@ -70,7 +70,7 @@ def checked_size(shape: Iterable[int], item_bytes: int, most: int, where: str) -
     """Return the size of an array in bytes, which is 0 if any dimension is 0.
 
     Raises:
-      ProtocolError: a length is negative, or the array takes more than `most` bytes.
+      ProtocolError: a length is negative, or the array needs more than `most` bytes.
     """
     size = item_bytes
     sizes = list(shape)
@@ -126,9 +126,9 @@ class ObservationDescription:
     def specs(self) -> dict[str, specs.Array]:
         """Return dm_env specs, keyed by flat name.
 
-        The protocol allows one variable dimension ("Variable lengths" in the protocol overview). An
-        observation with more, or with a varying number of dimensions, is split in two:
-        `<name>.values`, flat in row-major order, and `<name>.shape`, int32.
+        The protocol allows one variable dimension ("Variable lengths" in the protocol overview).
+        An observation with several variable dimensions, or with a varying number of dimensions, is
+        split into two arrays: `<name>.values`, flat in row-major order, and `<name>.shape`, int32.
         """
         dtype = self.type.value
         if self.type is ObservationType.STRING:
@@ -182,8 +182,8 @@ class Event(NamedTuple):
     Attributes:
       id: the number of the event type.
       name: the name of the event type.
-      observations: the observations of the event: arrays (float64, uint8, int32 or int64, of any
-        shape) and `str`. They belong to the caller.
+      observations: the observations of the event, owned by the caller: arrays (float64, uint8,
+        int32 or int64, of any shape) and `str`.
     """
 
     id: int
@@ -201,7 +201,7 @@ class Description:
       continuous: continuous actions, float64.
       texts: names of text actions.
       observations: observations, in the order of the library.
-      events: names of the types of events, by their ID.
+      events: names of the event types, by ID.
       fps: recommended steps per second of wall-clock time; None if the version of the interface
         has no `fps`.
 

@@ -46,13 +46,13 @@ class EnvCApiEnvironment(dm_env.Environment):
 
     Actions are a dict: int32 scalars for discrete, float64 scalars for continuous and strings for
     text actions. They are sticky: a value omitted from a step stays the same to the end of the
-    episode, and each episode begins with 0 (or the bound nearest to it) and empty texts. All values
-    of an action are validated before any reaches the library.
+    episode, and each episode begins with 0 (or the bound nearest to it) and empty strings. All
+    values of an action are validated before any of them reaches the library.
 
     Observations are a dict: float64, uint8, int32 or int64 arrays and `str`. Variable lengths are
-    -1 in the spec. An observation with several variable lengths, or a varying number of dimensions,
-    is a group of `values`, flat in row-major order, and `shape`. Arrays belong to the caller: they
-    are writable, and later steps do not change them.
+    -1 in the spec. An observation with several variable lengths, or a varying number of
+    dimensions, is a group of two arrays: `values`, flat in row-major order, and `shape`. Arrays
+    belong to the caller: they are writable, and later steps do not change them.
 
     The interface forbids observing after the end of an episode, so a LAST step repeats the previous
     observations in new arrays, and has no events. Its discount is 0 if the status is Terminated and
@@ -63,17 +63,17 @@ class EnvCApiEnvironment(dm_env.Environment):
 
     Args:
       library: the path of the library; None if `connect` is an address or a callable.
-      connect: creates the context: the name of an exported function, its address (an int, or
+      connect: the function that creates the context: its exported name, its address (an int, or
         "+0x1234", an offset from the library's load address), or a callable that returns
         the filled struct and the context. See `library.Connect`.
       version: the version of the library's env_c_api.h: 1.4, 2.0, 2.1 or 2.2. Versions are not
         compatible, and a library does not contain its version.
-      settings: applied before `init`; nested or flat names, values str, bool, int or
-        float.
-      launch_params: the first argument of a connect function with a struct: its bytes, a list of C
-        strings, or a cffi pointer.
+      settings: settings of the library, applied before `init`, under nested or flat names; each
+        value is a str, bool, int or float.
+      launch_params: the first argument of a connect function that expects a struct: the bytes of
+        the struct, a list of C strings, or a cffi pointer.
       episode_seeds: the seed of the first episode, incremented for each later one; or an iterable
-        with a seed for each; None for random seeds. Seeds are int32.
+        with one seed per episode; None for random seeds. Seeds are int32.
       first_episode: the ID of the first episode, incremented for each later one.
       frames_per_step: the number of library steps in each step of this environment.
       observations: the names of the observations to read in every step; None for all.
@@ -81,7 +81,7 @@ class EnvCApiEnvironment(dm_env.Environment):
         `{"WORLD.*": ()}` for libraries that declare scalars in this way; -1 is a variable length. A
         value of another shape is an error.
       events_observation: the name of an additional observation with the events as strings [-1],
-        each event as JSON; see `event_text`. None for no such observation.
+        each event as JSON; see `event_text`. None to omit this observation.
       nested_tensors: False for flat dictionaries whose names contain periods.
       start_attempts: the maximum number of calls of `start` for one episode while it returns
         EAGAIN.
@@ -89,8 +89,8 @@ class EnvCApiEnvironment(dm_env.Environment):
         in this process.
       request_timeout: time limit, in seconds, for each call in the child process; None for no
         limit.
-      limits: limits for copies of the library's memory: `message_bytes` bounds all observations of
-        a step.
+      limits: limits for copies of the library's memory: `message_bytes` limits the total size of
+        the observations of a step.
 
     Attributes:
       name: the name of the environment.
@@ -99,7 +99,7 @@ class EnvCApiEnvironment(dm_env.Environment):
     Raises:
       SpecError: an argument is invalid, or the library refuses a setting.
       ModuleNotFoundError: the extra `c` is not installed.
-      LibraryError: the library reports that it failed, with its message.
+      LibraryError: the library reports a failure; the error contains its message.
       ProtocolError: the library breaks the interface.
       ConnectionLostError, DeadlineExceededError: the child process died, or did not respond
         and was killed; the environment is unusable from then on.
@@ -194,19 +194,19 @@ class EnvCApiEnvironment(dm_env.Environment):
         """Take a step, or begin an episode if none is running.
 
         Args:
-          action: values by name, nested or flat; any of them may be left out. It is ignored
+          action: values by name, nested or flat; any value can be omitted. The action is ignored
             if the step begins an episode.
 
         Returns:
           The TimeStep, with the reward as a float.
 
         Raises:
-          SpecError: the action does not conform; nothing has changed.
-          LibraryError: the status is Error; the text contains the library's message.
+          SpecError: the action does not conform to the spec; nothing has changed.
+          LibraryError: the library returned the status Error; the text contains its message.
           DmEnvRpcClientError: an earlier exception ended the episode; call `reset`.
           ProtocolError: the library breaks the interface.
           ConnectionClosedError: the environment is closed.
-          ConnectionLostError, DeadlineExceededError: see the class.
+          ConnectionLostError, DeadlineExceededError: the child process died, or did not respond.
         """
         with self._lock:
             runner = self._open_runner()

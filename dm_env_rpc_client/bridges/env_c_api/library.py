@@ -56,11 +56,11 @@ class Opening(NamedTuple):
     """A library and the arguments for opening its environment.
 
     Attributes:
-      library: see `Library`. It stays loaded until the process ends.
-      connect: see `Connect`.
-      version: as for `layout`.
-      launch_params: see `LaunchParams`.
-      settings: applied before `init`.
+      library: the path of the library, which stays loaded until the process ends; see `Library`.
+      connect: the function that creates the context; see `Connect`.
+      version: the version of the interface, as for `layout`.
+      launch_params: the first argument of the connect function; see `LaunchParams`.
+      settings: settings of the library, applied before `init`.
       observations: the names of the observations to read; None for all.
       shapes: shapes of observations without a declared shape, by name or pattern, with 0 for
         variable lengths.
@@ -84,10 +84,10 @@ def open_context(opening: Opening) -> Context:
     """Load the library, if there is one, and create a context.
 
     Args:
-      opening: the library and its environment; settings are not applied yet.
+      opening: the library and its environment; this function does not apply the settings.
 
     Returns:
-      The context, with all functions of the version.
+      The context, with all functions of the interface version.
 
     Raises:
       SpecError: the library or the symbol is not found, or an argument is invalid.

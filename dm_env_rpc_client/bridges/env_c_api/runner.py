@@ -66,7 +66,7 @@ class LocalRunner:
     Attributes:
       description: the environment's description.
       close: releases the environment; a second call does nothing.
-      read_property: the method of `Context`, like the other property methods.
+      read_property, write_property, list_property: the methods of `Context`.
 
     Raises:
       SpecError: an argument is invalid, or the library refuses a setting.
@@ -117,7 +117,7 @@ class LocalRunner:
     def advance(self, actions: Actions, steps: int) -> Frame:
         """Set actions and advance the environment, or raise LibraryError if the status is Error.
 
-        Call it only while the last status is Running.
+        Call this method only while the last status is Running.
         """
         context = self._context
         discrete, continuous, texts = actions

@@ -23,16 +23,17 @@ from dm_env_rpc_client.transports.net import addresses
 class GymSocketEnvironment(dm_env.Environment):
     """An environment hosted by a gym-socket-api server; this class needs the extra `gymnasium`.
 
-    Gymnasium's spaces become specs: Box a BoundedArray, Discrete a DiscreteArray, MultiBinary an
-    int8 BoundedArray from 0 to 1, MultiDiscrete an int64 BoundedArray, Tuple a tuple. A Box has no
-    dtype in this protocol: it becomes uint8 if all its bounds are 0 and 255, otherwise float64.
+    Gymnasium's spaces become specs: a Box becomes a BoundedArray, a Discrete a DiscreteArray, a
+    MultiBinary an int8 BoundedArray from 0 to 1, a MultiDiscrete an int64 BoundedArray, and a
+    Tuple a tuple. A Box has no dtype in this protocol: it becomes uint8 if all its bounds are 0
+    and 255, otherwise float64.
 
     The step that ends an episode is LAST. Its discount is 0, or 1 if `TimeLimit.truncated` is true
     in its info. A step before the first reset or after a LAST step ignores its action and begins an
     episode. Arrays in a TimeStep belong to the caller.
 
     Packets carry no id. If an answer might belong to another packet (after a missed deadline, a
-    malformed answer, an interrupted wait), the environment becomes unusable: every later call
+    malformed answer or an interrupted wait), the environment becomes unusable: every later call
     raises ConnectionLostError, chained to the first cause.
 
     Args:
@@ -44,15 +45,15 @@ class GymSocketEnvironment(dm_env.Environment):
         None for no limit.
       dialect: "first", the dialect of the protocol document, or "latest", in which Monitor
         has an answer and Universe has packets. Both ends must use the same dialect.
-      observation_dtype: the dtype of every Box in the observations, instead of the rule above;
-        float16 is float32 in specs.
-      action_dtype: the dtype of every Box in the actions, likewise.
+      observation_dtype: the dtype of every Box in the observations, instead of uint8 or float64;
+        float16 becomes float32 in specs.
+      action_dtype: the dtype of every Box in the actions, instead of uint8 or float64.
       insecure: allow an address other than loopback; nothing is encrypted.
       limits: limits for the server's messages.
 
     Raises:
-      ConnectionLostError, DeadlineExceededError: no connection was established, or it was
-        lost.
+      ConnectionLostError, DeadlineExceededError: no connection was established, or the
+        connection was lost.
       DmEnvRpcError: the server refused the environment; the text gives the reason.
       ProtocolError: the server broke the protocol.
       SpecError: a space has an unknown type, the address is not loopback and `insecure` is False,
@@ -147,16 +148,16 @@ class GymSocketEnvironment(dm_env.Environment):
         """Take a step, or begin an episode if none is running.
 
         Args:
-          action: a value that conforms to `action_spec`, or can be cast to it without changing its
+          action: an action that conforms to `action_spec` or can be cast to it without changing its
             value.
 
         Returns:
-          The TimeStep: `reward` is a float, `discount` is 1.0, or 0.0 if the episode ended for a
-          reason other than a time limit.
+          The TimeStep. `reward` is a float; `discount` is 0.0 if the episode ended for a reason
+          other than a time limit, and 1.0 otherwise.
 
         Raises:
-          SpecError: the action does not conform; nothing was sent.
-          ProtocolError: the server broke the protocol or its own space.
+          SpecError: the action does not conform to the spec; nothing was sent.
+          ProtocolError: the server broke the protocol, or sent a value outside its own space.
           DeadlineExceededError, ConnectionLostError, ConnectionClosedError: no answer came,
             and none will.
         """
@@ -205,7 +206,7 @@ class GymSocketEnvironment(dm_env.Environment):
     ) -> None:
         """Ask the server to record all episodes, starting with the next reset.
 
-        The first dialect has no answer to this packet: a server that refuses can only end the
+        The first dialect has no answer to this packet: a server that refuses it can only end the
         session.
 
         Args:
@@ -215,7 +216,7 @@ class GymSocketEnvironment(dm_env.Environment):
           video: record video too; only in the latest dialect.
 
         Raises:
-          DmEnvRpcError: the server refused, in the latest dialect.
+          DmEnvRpcError: the server refused (only in the latest dialect).
           DmEnvRpcClientError: otherwise as `step`.
         """
         self._hosted.command(packets.Monitor(directory, resume, force, video))
@@ -234,7 +235,7 @@ class GymSocketEnvironment(dm_env.Environment):
         Args:
           directory: a path on the server's machine.
           api_key: the key of the account to upload to.
-          algorithm_id: the recorded algorithm.
+          algorithm_id: the ID of the recorded algorithm.
 
         Raises:
           DmEnvRpcError: the server refused.

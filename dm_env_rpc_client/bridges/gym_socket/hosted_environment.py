@@ -19,18 +19,18 @@ class HostedDmEnv(gymnasium.Env[Any, Any]):
     """A dm_env.Environment, presented as a `gymnasium.Env` and checked against its own specs.
 
     `adaptors.gymnasium.GymnasiumEnv` is for users: it passes on an environment's values, adds the
-    discount to infos, and imports the client. Here, a value that violates the specs ends the
-    session, since the client would receive another value.
+    discount to infos, and imports the client. In this class, a value that violates the specs
+    ends the session, because the client would receive a different value.
 
     The environment may have members in addition to those of dm_env: `info`, a mapping that becomes
-    the info of each step; `sample_action()`; `render()`. Without them, infos are empty, actions are
-    sampled from the space, and there is no render mode.
+    the info of each step; `sample_action()`; and `render()`. Without them, infos are empty,
+    actions are sampled from the space, and there is no render mode.
 
     Args:
       environment: the environment, closed with this object.
 
     Attributes:
-      environment: as the argument.
+      environment: the adapted environment.
 
     Raises:
       SpecError: a spec has no corresponding space, or the reward is not a single number.
@@ -103,10 +103,11 @@ def as_hosted(made: Any, maker: str = "the factory") -> gymnasium.Env[Any, Any]:
 
     Args:
       made: the environment.
-      maker: the name of its factory in errors.
+      maker: the name of the factory in errors.
 
     Raises:
-      SpecError: it is neither a dm_env.Environment nor a gymnasium.Env, or as `HostedDmEnv`.
+      SpecError: `made` is neither a dm_env.Environment nor a gymnasium.Env, or `HostedDmEnv`
+        refuses it.
       TypeError: a Gymnasium environment has no spaces.
     """
     if isinstance(made, dm_env.Environment):

@@ -76,8 +76,8 @@ def folder_below(root: pathlib.Path, directory: str) -> pathlib.Path:
       directory: the client's path, relative to `root` or absolute.
 
     Raises:
-      SpecError: it is not below `root`, because of "..", a link or an absolute path; or it is
-        not a valid path.
+      SpecError: `directory` leads out of `root`, through "..", a link or an absolute path; or it
+        is not a valid path.
     """
     root = root.resolve()
     try:

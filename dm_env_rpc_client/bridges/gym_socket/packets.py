@@ -81,7 +81,7 @@ class SampleAction(Request):
 class Monitor(Request):
     """Packet 4, which requests a recording.
 
-    Only in the latest dialect does it have `video` and an answer (an error string).
+    The field `video` and the answer (an error string) exist only in the latest dialect.
     """
 
     directory: str
@@ -123,7 +123,7 @@ class StepAnswer(NamedTuple):
     """The answer to a Step packet.
 
     Attributes:
-      observation: a uint8 array from a byte list, or a JSON value.
+      observation: a uint8 array if it was sent as a byte list, otherwise a JSON value.
       reward: float64.
       done: whether the episode is over.
       info: a JSON value.
@@ -162,8 +162,8 @@ class Limits:
     Attributes:
       name: the name of an environment or a wrapper.
       field: any other field. For a byte list of a known space, the size of the space applies.
-      space: the JSON of a space. Two numbers for each pixel of a 210x160x3 screen take more
-        than the megabyte of a field.
+      space: the JSON of a space. Two bounds for each value of a 210x160x3 screen need more than
+        the default limit of a field (1 MiB).
 
     Raises:
       SpecError: a size is not a positive integer.

@@ -88,7 +88,7 @@ class Server:
           Whether it stopped.
 
         Raises:
-          SpecError: the timeout is neither None nor a number from 0 on.
+          SpecError: the timeout is neither None nor a finite number of at least 0.
         """
         none = arguments.NO_LIMIT
         return self._stopped.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))
@@ -233,21 +233,21 @@ def serve(
     Each connection is a session with its own environment, which is closed when the client
     disconnects. A client can only choose from `environments`. Needs the extra `gymnasium`.
 
-    A session steps a `gymnasium.Env`. A dm_env.Environment becomes one with the spaces of its
-    specs, as in `adaptors.gymnasium`; only the last discount of its episodes is sent, as a flag:
-    whether a time limit ended the episode.
+    A session steps a `gymnasium.Env`. A dm_env.Environment is adapted to one, with the spaces of
+    its specs, as in `adaptors.gymnasium`; only the last discount of each episode is sent, as a flag
+    that tells whether a time limit ended the episode.
 
     The protocol has fewer spaces than Gymnasium. An integer scalar starting at 0 is sent as
-    Discrete, an int8 or bool vector from 0 to 1 as MultiBinary, another integer vector as
+    Discrete, an int8 or bool vector from 0 to 1 as MultiBinary, any other integer vector as
     MultiDiscrete, other arrays as Box, and a Tuple as Tuple. A Dict is sent as the Tuple of its
-    values in the order of the Dict, or as its value if it has only one. Any other space is sent as
-    only the name of its type, and arrays of variable length are refused. An observation that is a
-    single uint8 array is sent as a byte list. An Upload is answered with an error.
+    values in the order of the Dict or, if it has only one value, as this value. For any other
+    space, only the name of its type is sent, and arrays of variable length are refused. An
+    observation that is a single uint8 array is sent as a byte list. An Upload is answered with an
+    error.
 
-    The protocol has error answers for only a few packets. After any other error (an action
-    that does not fit, a Step before Reset, a refused Monitor in the first dialect, an
-    environment that raises), the session ends, and the log and `Server.errors` give the
-    reason.
+    The protocol has error answers for only a few packets. After any other error (an action that
+    does not fit, a Step before Reset, a refused Monitor in the first dialect, an environment that
+    raises an exception), the session ends, and the log and `Server.errors` give the reason.
 
     Args:
       environments: factories of environments, by the name that clients send. Several threads may
@@ -263,11 +263,11 @@ def serve(
       monitor_directory: the folder below which Monitor may record (see `monitor`); None
         refuses the packet.
       configure_universe: called with the environment and the JSON value of a Universe configure
-        packet. The environment is the factory's result if that is a `gymnasium.Env`; a
-        dm_env.Environment is its attribute `environment`. None refuses the packet.
+        packet. The environment is the factory's result if that is a `gymnasium.Env`; otherwise,
+        its attribute `environment` is the dm_env.Environment. None refuses the packet.
       wrap_universe: called with the environment, the wrapper's name and its settings; returns
         the wrapped environment, such as a `gymnasium.Wrapper`. None refuses the packet.
-      max_connections: the maximum number of clients; further ones are refused.
+      max_connections: the maximum number of clients; further clients are refused.
       handshake_timeout: time limit, in seconds, for a client to name its environment; None for no
         limit.
       idle_timeout: time limit, in seconds, for a client to send its next packet or to read an

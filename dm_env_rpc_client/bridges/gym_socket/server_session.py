@@ -79,7 +79,7 @@ class ServerSession:
 
     Args:
       environment: the environment, which the session closes; None for the empty name.
-      options: how to serve it.
+      options: the options for serving the environment.
 
     Raises:
       SpecError: the protocol cannot describe a space of the environment.
@@ -98,7 +98,7 @@ class ServerSession:
 
         Raises:
           RefusedPacketError: the packet is invalid.
-          Exception: the environment failed: its own exception, or SpecError if its
+          Exception: the environment failed: its own exception, or SpecError if an
             observation does not fit its spec.
         """
         answer = _HANDLERS[type(request)](self, request)
@@ -275,9 +275,10 @@ class _Described(NamedTuple):
       space: the nearest space of Gymnasium's own types.
       spec: its spec.
       encoded: the answer that contains its JSON.
-      image: the keys that lead to an array that is sent as a byte list, and that array's spec; None
-        if elements are sent as JSON.
-      convert: converts values of the spec to elements, or elements to such values.
+      image: the path of keys to the array that is sent as a byte list, and the spec of the array;
+        None if elements are sent as JSON.
+      convert: converts actions from values of the spec to elements of the space, or observations
+        from elements to values.
     """
 
     space: spaces.Space[Any]

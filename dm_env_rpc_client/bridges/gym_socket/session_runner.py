@@ -37,7 +37,7 @@ def host(stream: TcpStream, factory: EnvironmentFactory | None, options: Options
     Args:
       stream: the connection, from which the handshake has been read.
       factory: creates the environment; None for a session without one.
-      options: how to serve.
+      options: the options for serving the environment.
 
     Raises:
       Exception: the environment failed; the client got an error or was disconnected.
@@ -103,7 +103,7 @@ class SessionProcess:
     Args:
       stream: the connection, from which the handshake has been read.
       factory: creates the environment.
-      options: how to serve.
+      options: the options for serving the environment.
 
     Raises:
       Exception: the process could not be started.
@@ -121,7 +121,7 @@ class SessionProcess:
         """Wait until the process has ended.
 
         Raises:
-          RuntimeError: it failed, or ended before its environment was closed.
+          RuntimeError: the process failed, or ended before its environment was closed.
         """
         with contextlib.closing(self._child.pipe):
             code = self._child.wait()

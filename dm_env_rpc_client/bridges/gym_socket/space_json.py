@@ -70,7 +70,8 @@ def to_json(space: spaces.Space[Any], name: str) -> dict[str, Any]:
     Args:
       space: a space of Gymnasium's own types. For types outside the protocol, only the name of the
         type is written.
-      name: the name of the space in errors; a subspace appends its key or index, as in "action.0".
+      name: the name of the space in errors; the key or index of a subspace is appended to it, as in
+        "action.0".
 
     Raises:
       SpecError: the elements are arrays of variable length, or the space has no spec.
@@ -97,8 +98,8 @@ def from_json(value: Any, where: str, box_dtype: npt.DTypeLike | None = None) ->
     Args:
       value: the result of `bounded_json.decode`.
       where: the name of the space in error messages.
-      box_dtype: the dtype of every Box; None for the rule above. Bounds outside its range
-        become the limits of the range.
+      box_dtype: the dtype of every Box; None for uint8 or float64, depending on the bounds of the
+        Box. Bounds outside the range of the dtype become the limits of the range.
 
     Raises:
       ProtocolError: the value is not a space, or has more than MAX_ELEMENTS elements.
@@ -120,8 +121,8 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
         observations, which exceed their bounds in many environments.
 
     Raises:
-      SpecError: a shape differs, or a value is outside its bounds, NaN or infinite, which
-        JSON cannot express. The message contains the path.
+      SpecError: a shape differs from the spec, or a value is out of bounds, or is NaN or infinite,
+        which JSON cannot express. The message contains the path of the value.
     """
     parts = _parts_of(spec)
     if parts is not None:
@@ -147,13 +148,14 @@ def to_jsonable(spec: Any, structure: Any, where: str, *, check_bounds: bool) ->
 def from_jsonable(spec: Any, value: Any, where: str, *, check_bounds: bool) -> Any:
     """Return the structure that a JSON value represents; the inverse of `to_jsonable`.
 
-    In observations of Discrete and MultiDiscrete spaces, true and false are 1 and 0.
+    In observations of Discrete and MultiDiscrete spaces, true and false are read as 1 and 0.
 
     Returns:
-      The structure of `spec`, with new arrays of its dtypes and shapes.
+      A structure like `spec`, with new arrays of the dtypes and shapes in the specs.
 
     Raises:
-      SpecError: the structure, shape or type differs, or for a reason given in `to_jsonable`.
+      SpecError: the structure, a shape or a type differs from the spec, or a value is invalid for a
+        reason given in `to_jsonable`.
     """
     parts = _parts_of(spec)
     if parts is not None:

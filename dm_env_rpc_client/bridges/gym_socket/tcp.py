@@ -28,8 +28,8 @@ class TcpStream:
     Attributes:
       socket: the socket.
       unread: received bytes that have not been read.
-      deadline: the deadline for reading and sending. After it, or when the connection ends, both
-        raise DeadlineExceededError or ConnectionLostError.
+      deadline: the deadline for reading and sending. Both raise DeadlineExceededError after the
+        deadline, and ConnectionLostError when the connection ends.
     """
 
     def __init__(self, connected: socket.socket, peer: str, unread: bytes = b""):
@@ -115,7 +115,7 @@ class Listener:
       is_closed: whether the listener was closed.
 
     Raises:
-      OSError: it cannot listen on the address.
+      OSError: the listener cannot listen on the address.
     """
 
     def __init__(self, address: HostPort):

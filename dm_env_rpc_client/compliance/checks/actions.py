@@ -77,7 +77,7 @@ def _sent(
       needs: as for `Check`.
       heading: the heading of the clause.
       clause: the clause of the protocol overview.
-      lacking: the reason for a skip if nothing was sent; "" for a pass.
+      lacking: the reason for skipping the check if nothing was sent; "" if the check passes then.
       leniency: as for `Check`.
       explained_by: as for `Check`.
       needs_any_value: whether all values within the specs must be valid.

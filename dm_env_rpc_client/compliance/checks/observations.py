@@ -276,8 +276,8 @@ def _floats(
 
     Args:
       trial: the check.
-      lacking: the reason for a skip if there are none.
-      is_meant: whether the check is about an observation.
+      lacking: the reason for skipping the check if there are no such observations.
+      is_meant: whether the check applies to an observation.
 
     Yields:
       The agent, the observation, its value, and whether the step was the first of a sequence.

@@ -46,7 +46,7 @@ class _Properties(abc.ABC):
     Args:
       trial: the check.
       probe: the connection.
-      world_name: the world that it has joined, or None.
+      world_name: the world that the connection has joined, or None.
     """
 
     def __init__(self, trial: Trial, probe: Probe, world_name: str | None):
@@ -64,7 +64,8 @@ class _Properties(abc.ABC):
           value: the value to write.
 
         Returns:
-          The properties directly below `key`, its value, or None; or the error Status.
+          The properties directly below `key` (for "list"), its value (for "read") or None (for
+          "write"), or the error Status.
         """
 
     def walk(self) -> Iterator[_Property]:

@@ -46,17 +46,18 @@ class _World:
     """A batched world and the state of its rows.
 
     Args:
-      rows: its rows, by their indices among all environments.
+      rows: the indices of its rows among all environments.
       count: the number of all environments.
 
     Attributes:
-      rows: as the argument.
+      rows: the indices of its rows among all environments.
       all: the rows as the keys of a dict.
-      at: an index of the rows among all environments; None if they are all.
+      at: an index that selects the rows among all environments; None if the world has all of them.
       under_way: the rows that receive the next TimeStep of the world.
       is_running: the rows with a running sequence, bool [n].
       has_begun: whether the world has answered a step since its creation.
-      unseen: rows that began together with others, and whose first TimeStep was not returned.
+      unseen: rows that began a sequence together with other rows, but whose first TimeStep was not
+        returned.
     """
 
     def __init__(self, rows: Sequence[int], count: int):
@@ -89,7 +90,7 @@ class BatchWorlds(RowWorlds):
     """N environments that are rows of one or more batched worlds.
 
     Args:
-      pool: one environment for each world, a `BatchAdaptor`; closed with this one.
+      pool: the environments, one `BatchAdaptor` for each world; closed with this object.
       groups: the rows of each world, by their indices.
     """
 
@@ -120,7 +121,7 @@ class BatchWorlds(RowWorlds):
         Args:
           actions: arrays [N, ...] by flat name.
           rows: the consumer of the TimeSteps.
-          idle: rows that begin a sequence, with any actions.
+          idle: rows that begin a sequence, with arbitrary actions.
 
         Raises:
           SpecError: an action does not conform, or a step is pending; nothing was sent.
@@ -158,11 +159,11 @@ class BatchWorlds(RowWorlds):
         Args:
           actions: arrays [M, ...] by flat name.
           ids: the M rows.
-          idle: the rows among them that begin a sequence, with any actions.
+          idle: the rows among them that begin a sequence, with arbitrary actions.
 
         Raises:
-          SpecError: an action does not conform, a step is pending, or rows of a world are missing,
-            which steps all of them together. Nothing was sent.
+          SpecError: an action does not conform, a step is pending, or `ids` contains only some
+            rows of a world, although its rows all step together. Nothing was sent.
           EnvironmentsFailedError: nothing can be sent to some rows.
         """
         self.check_idle(ids)
@@ -300,12 +301,12 @@ class BatchWorlds(RowWorlds):
     def _failing(self, sent: Mapping[int, Actions] = _NOTHING) -> Iterator[None]:
         """Return a context that records the rows of each world that fails within the context.
 
-        Afterwards, no row has a pending step in a world whose step was not sent or whose answer
-        was lost by an interrupt. A SpecError identifies the first row whose action does not
-        conform.
+        After an error, if the step of a world was not sent, or an interrupt lost its answer, no
+        row of that world has a pending step. A SpecError identifies the first row whose action
+        does not conform.
 
         Args:
-          sent: the actions of worlds.
+          sent: the actions for each world, by the world's number.
         """
         try:
             yield

@@ -63,7 +63,7 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
       name: the name of the class.
       worlds: the environments.
       action: the specs, or spaces, of one environment's actions.
-      observation: the same of its observations.
+      observation: the specs, or spaces, of one environment's observations.
     """
     from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
 
@@ -94,19 +94,21 @@ def open_worlds(
 
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An
-        address may be a server to launch, as for `make`; each in a list is a server of its own.
+        address may be a server to launch, as for `make`; in a list, each one is launched
+        separately.
       num_envs: the number of environments, N; None for one at each address, or for all rows of a
         served batch.
-      create_world_settings: see `Settings`.
-      join_world_settings: the same.
-      num_batches: the number of batches at each server that makes batches; 0 for a stream for each
-        environment; None for as few as the server allows.
-      world_settings: further settings, only for batched worlds.
-      **make_kwargs: for `make`.
+      create_world_settings: settings for creating the worlds; see `Settings`.
+      join_world_settings: settings for joining the worlds, in the same form.
+      num_batches: the number of batches at each server that makes batches; 0 for a separate stream
+        for each environment; None for as few as the server allows.
+      world_settings: additional settings, used only for batched worlds.
+      **make_kwargs: arguments of `make`.
 
     Raises:
       SpecError: the arguments are invalid, or the specs of the environments differ.
-      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
+      EnvironmentsFailedError: some environments could not be opened. No world is left on the
+        servers.
     """
     options = MakeOptions.of(make_kwargs)
     num_batches = checked_batches(num_batches)

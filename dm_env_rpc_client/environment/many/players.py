@@ -59,8 +59,8 @@ class Players:
     Args:
       address: the address of the server, or a server to launch, as for `make`.
       world_name: the world to join; None to create one, which `close` destroys.
-      create_world_settings: the settings of its creation.
-      **make_kwargs: for `make`.
+      create_world_settings: the settings for creating the world.
+      **make_kwargs: arguments of `make`.
 
     Attributes:
       environments: the joined environments, by agent.
@@ -143,10 +143,10 @@ class Players:
         """End the running sequence of each agent that has one. The next Steps begin new sequences.
 
         Args:
-          settings: the settings of the ResetWorld.
+          settings: the settings in the ResetWorld request.
 
         Raises:
-          AgentsFailedError: some failed, and everything is closed.
+          AgentsFailedError: some agents failed, and everything is closed.
           DmEnvRpcError: the server refuses the settings.
           Otherwise as `Connection.send`.
         """
@@ -182,11 +182,11 @@ class Players:
         """Send the Steps of some agents.
 
         Args:
-          actions: by agent, as for `DmEnvAdaptor.step`.
+          actions: the actions by agent, each as for `DmEnvAdaptor.step`.
 
         Raises:
           SpecError: an action does not conform; nothing was sent.
-          AgentsFailedError: nothing can be sent for some, and everything is closed.
+          AgentsFailedError: nothing can be sent for some agents, and everything is closed.
         """
         prepared = {}
         for agent, action in actions.items():
@@ -218,8 +218,8 @@ class Players:
           The TimeSteps by agent.
 
         Raises:
-          DmEnvRpcError: the server refuses the steps of all of them. They may step again.
-          AgentsFailedError: some failed, and everything is closed.
+          DmEnvRpcError: the server refuses the Steps of all these agents. They may step again.
+          AgentsFailedError: some agents failed, and everything is closed.
         """
         waiting = list(agents)
         timesteps: dict[AgentId, dm_env.TimeStep] = {}
@@ -237,7 +237,7 @@ class Players:
         """Make all connections unusable if an interrupt caused answers to some agents to be lost.
 
         Args:
-          error: the error; errors of this package are no interrupts.
+          error: the error; errors of this package do not count as interrupts.
         """
         # Errors of this package leave every connection in a known state; an interrupt does not.
         if not isinstance(error, DmEnvRpcClientError):

@@ -56,8 +56,8 @@ class EnvironmentPool:
 
     Args:
       sites: the server of each environment; closed with the pool.
-      creating: the settings of the creation of each world.
-      joining: the same for joining it.
+      creating: the settings for creating each world.
+      joining: the settings for joining each world.
       options: how to adapt environments, and whether to restart them.
       labels: the name of each environment in errors; None for "environment" and its index.
       keeps_sites: whether the servers stay open if an environment could not be opened.
@@ -69,7 +69,8 @@ class EnvironmentPool:
 
     Raises:
       SpecError: the specs of the environments differ.
-      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
+      EnvironmentsFailedError: some environments could not be opened. No world is left on the
+        servers.
     """
 
     def __init__(
@@ -165,7 +166,8 @@ class EnvironmentPool:
         Raises:
           SpecError: an action does not conform, or an environment has a pending step.
             Nothing was sent.
-          EnvironmentsFailedError: nothing can be sent to some; the steps of the others were sent.
+          EnvironmentsFailedError: nothing can be sent to some environments; the steps of the
+            others were sent.
         """
         self.check_idle(actions)
         # Lost environments restart together; otherwise, their pauses would add up.
@@ -194,8 +196,8 @@ class EnvironmentPool:
           The indices of the environments.
 
         Raises:
-          SpecError: fewer than `minimum` have pending steps.
-          EnvironmentsFailedError: some failed. The others can still be received.
+          SpecError: fewer than `minimum` environments have pending steps.
+          EnvironmentsFailedError: some environments failed. The others can still be received.
         """
         check_count(minimum, maximum, len(self.in_turn))
         while True:
@@ -218,7 +220,7 @@ class EnvironmentPool:
         """Step environments as `send` does, and wait for all of them.
 
         Raises:
-          EnvironmentsFailedError: some failed; all others were consumed.
+          EnvironmentsFailedError: some environments failed; all others were consumed.
         """
         is_idle = not self._in_flight and not self._arrived
         if len(self) == 1 and is_idle and not self.environments[0]._is_lost:
@@ -265,14 +267,14 @@ class EnvironmentPool:
         Args:
           settings: the settings of the next sequence, by index.
           consume: the consumer of the FIRST TimeStep of each.
-          adopt: called before that, with whether the resets may have changed the specs. An
+          adopt: called before `consume`, with True if the resets may have changed the specs. An
             exception leaves the environments between two sequences.
 
         Raises:
           SpecError: a setting cannot be sent, and nothing was sent; or the specs of the
-            environments differ now.
-          EnvironmentsFailedError: some failed. All others were consumed, unless there were
-            settings, which are then not in force everywhere.
+            environments now differ.
+          EnvironmentsFailedError: some environments failed. All others were consumed, unless there
+            were settings, which are then not in force in every environment.
         """
         for index, own in settings.items():
             try:
@@ -313,7 +315,8 @@ class EnvironmentPool:
         answers of arrived environments, can still be received.
 
         Args:
-          error: the error that interrupted the call; errors of this package are no interrupts.
+          error: the error that interrupted the call; errors of this package do not count as
+            interrupts.
           lost: environments whose answers are known to be lost.
         """
         # Raised by a call that has stored all of its answers.
@@ -441,7 +444,7 @@ class EnvironmentPool:
           failures: earlier failures, by index.
 
         Raises:
-          EnvironmentsFailedError: some failed; all others were consumed.
+          EnvironmentsFailedError: some environments failed; all others were consumed.
         """
         failed = dict(failures)
         mine = set(indices)

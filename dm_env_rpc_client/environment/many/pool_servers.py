@@ -61,7 +61,8 @@ class ConnectionSelector:
 
         Args:
           number: the number that `wait` returns.
-          connection: `forget` it before its number is used for another connection.
+          connection: the connection; call `forget` before its number is used for another
+            connection.
         """
         if number in self.watched:
             return
@@ -85,11 +86,11 @@ class ConnectionSelector:
 
         Args:
           wanted: the numbers of watched connections to wait for.
-          timeout: seconds; None for no limit, 0 to return at once.
+          timeout: time limit in seconds; None for no limit, 0 to return at once.
 
         Returns:
           The numbers of connections. The caller must `poll` each: a connection on a shared socket
-          is returned only once for an answer. Empty after the timeout.
+          is returned only once for an answer. The result is empty after the timeout.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         # Checked before `select`: a socket whose bytes have been read is not readable.
@@ -176,7 +177,8 @@ def spread(addresses: Addresses, num_envs: int | None) -> list[_Place]:
     """Return the server number and the address of each environment.
 
     Args:
-      addresses: equal addresses mean one server; every server to launch is one of its own.
+      addresses: the addresses. Equal addresses mean the same server, but each server to launch is
+        a separate one.
       num_envs: the number of environments; None for one at each address.
 
     Raises:
@@ -209,7 +211,7 @@ class PoolSites:
       of: the server of each environment.
 
     Raises:
-      As `Site`; launched servers have been ended.
+      As `Site`; launched servers have been stopped.
     """
 
     def __init__(self, places: Sequence[_Place], options: MakeOptions):

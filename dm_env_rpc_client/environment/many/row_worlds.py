@@ -28,8 +28,8 @@ class RowWorlds:
       groups: the rows of each world, by their indices.
 
     Attributes:
-      pool: as the argument.
-      groups: as the argument.
+      pool: one environment for each world.
+      groups: the rows of each world, by their indices.
       num_envs: the number of environments, N.
       addresses: the address of each environment's server.
       is_batched: whether the worlds are batches, even of one row.

@@ -122,13 +122,13 @@ class Rows:
     Args:
       specs: the specs of one environment.
       count: the number of environments.
-      copies: whether observations belong to callers, who may change them.
+      copies: whether callers own the returned observations and may change them.
 
     Attributes:
       count: the number of environments.
-      step_type: int64 [N].
-      reward: [N, ...]; 0 where the step is FIRST.
-      discount: [N, ...]; 1 where the step is FIRST.
+      step_type: the step types, int64 [N].
+      reward: array [N, ...]; 0 where the step is FIRST.
+      discount: array [N, ...]; 1 where the step is FIRST.
       observations: arrays [N, ...] by flat name. See `lend`.
     """
 
@@ -156,8 +156,8 @@ class Rows:
     def lend(self, ids: Array | None) -> dict[str, Array]:
         """Return the observations of some or all environments to a caller.
 
-        Lent arrays are owned by the caller, who can change them. This class neither writes nor
-        reads them again.
+        If `copies` is true, the caller owns the arrays and can change them: this class neither
+        writes nor reads them again.
 
         Args:
           ids: the indices of environments; None for all.
@@ -174,7 +174,7 @@ class Rows:
         """Store the TimeStep of one environment. A FIRST step gets reward 0 and discount 1.
 
         Returns:
-          Whether to begin the next sequence at once; then the environment arrives with the
+          Whether to begin the next sequence at once; if so, the environment arrives with the
           TimeStep of that sequence.
 
         Raises:
@@ -204,10 +204,10 @@ class Rows:
         """Store the TimeStep of a batch.
 
         Args:
-          at: an index of its rows among all environments; None for all.
-          taken: an index of the rows in the TimeStep; None for all.
-          timestep: the fields [n, ...], with the observation `step_type`; a FIRST one has neither
-            reward nor discount.
+          at: an index that selects its rows among all environments; None for all.
+          taken: an index that selects the rows in the TimeStep; None for all.
+          timestep: the TimeStep, with fields [n, ...] and the observation `step_type`; a FIRST
+            TimeStep has neither reward nor discount.
 
         Returns:
           The environments whose next sequences must begin at once.

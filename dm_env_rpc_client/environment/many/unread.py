@@ -21,7 +21,7 @@ class Consumer(Protocol):
         """Store the TimeStep of the environment that has `index` in the pool.
 
         Returns:
-          Whether to begin the next sequence at once; then the environment arrives with the
+          Whether to begin the next sequence at once; if so, the environment arrives with the
           TimeStep of that sequence.
         """
 
@@ -37,7 +37,8 @@ class Unread:
 
     Args:
       consumer: the consumer.
-      failures: receives the errors of the consumer, by the index of the environment.
+      failures: a mapping that receives the errors of the consumer, by the index of the
+        environment.
 
     Attributes:
       indices: the indices of their environments, also after an error or interrupt in `consume`.

@@ -2566,13 +2566,13 @@ class Server:
 
     Args:
       factory: makes an environment from the settings of a client.
-      address: `host:port`, where port 0 takes a free one, or `unix:path`.
+      address: `host:port`, where port 0 selects a free port, or `unix:path`.
       token: a secret that clients must send, as with `make(..., token=...)`. An address that other
         machines can reach raises ValueError without a token or `insecure`.
       cert, key: PEM files for TLS; None for plaintext.
       insecure: whether other machines may connect without a token.
-      max_streams: maximum number of clients; others are refused.
-      idle_world_seconds: time until an unused world of a disconnected client ends.
+      max_streams: maximum number of clients; further clients are refused.
+      idle_world_seconds: time, in seconds, until an unused world of a disconnected client ends.
       thread: "main" runs all environments in the thread that calls `wait`, while it waits.
 
     An environment stays in one thread from its constructor to `close`: the thread of the stream

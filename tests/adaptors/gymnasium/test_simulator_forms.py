@@ -315,7 +315,7 @@ def test_a_mask_that_vmas_would_ignore_is_refused() -> None:
     with serve(Theirs) as server, RemoteVectorEnv(server.address) as envs:
         envs.reset()
         envs.reset(options={"reset_mask": np.ones(ROWS, bool)})
-        with pytest.raises(EnvironmentsFailedError, match=r"Theirs .* only in all rows at once"):
+        with pytest.raises(EnvironmentsFailedError, match=r"Theirs .* cannot reset single rows"):
             envs.reset(options={"reset_mask": np.arange(ROWS) == 1})
         envs.reset()
 

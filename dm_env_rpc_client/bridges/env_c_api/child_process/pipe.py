@@ -62,7 +62,7 @@ class ChildPipe:
       limits: limits for observations, including those of events.
 
     Attributes:
-      limits: as the argument; may be changed.
+      limits: limits for observations; may be changed.
     """
 
     def __init__(self, reader: int, writer: int, limits: Limits = DEFAULT):
@@ -77,7 +77,7 @@ class ChildPipe:
 
         Raises:
           ProtocolError: the message exceeds the limits; nothing was sent.
-          TimeoutError, BrokenPipeError: the message was not sent, or only in part.
+          TimeoutError, BrokenPipeError: the message was not sent, or was sent only in part.
         """
         arrays: list[np.ndarray[Any, Any]] = []
 
@@ -106,7 +106,7 @@ class ChildPipe:
 
         Raises:
           ProtocolError: the message is invalid.
-          TimeoutError: the message did not arrive in time, or only in part.
+          TimeoutError: the complete message did not arrive in time.
           EOFError: the other end has closed the pipe.
         """
         deadline = Deadline.after(timeout)

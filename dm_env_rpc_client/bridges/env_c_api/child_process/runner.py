@@ -47,10 +47,10 @@ def main(parent: children.Parent, reader: int, writer: int) -> None:
     """Answer calls until the parent closes its ends of the pipes.
 
     Args:
-      parent: the parent process. When it ends, this one does, even if the library does not
+      parent: the parent process. When it ends, the child ends too, even if the library does not
         return from a call.
-      reader: descriptor of the pipe for the calls.
-      writer: descriptor of the pipe for the answers.
+      reader: descriptor of the pipe from which calls are read.
+      writer: descriptor of the pipe to which answers are written.
     """
     children.leave_signals_to_parent()
     children.exit_with(parent, ORPHAN_SECONDS)
@@ -124,8 +124,8 @@ class ProcessRunner:
       description: the environment's description.
 
     Raises:
-      SpecError: an argument is only valid in this process.
-      DmEnvRpcClientError: as the methods of `LocalRunner`.
+      SpecError: an argument cannot be used in a child process.
+      DmEnvRpcClientError: the child failed, or its `LocalRunner` raised an error.
     """
 
     def __init__(self, opening: Opening, request_timeout: float | None):
