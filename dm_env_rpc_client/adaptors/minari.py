@@ -45,17 +45,17 @@ def export_minari(
 ) -> int:
     """Create a Minari data set from the episodes of a recording.
 
-    Observations and actions are dicts by flat name. A single observation or action has no dict
-    around it. Their spaces are those of `adaptors.gymnasium.spaces`, as for a remote environment.
-    An episode is terminated or truncated at its last step; an episode abandoned by the agent, or
-    incomplete in the recording, is truncated. Episodes of one TimeStep are left out. All others
-    are in memory together, as Minari requires.
+    Observations and actions are dicts by flat name. A single observation or action is not wrapped
+    in a dict. The spaces of observations and actions are those of `adaptors.gymnasium.spaces`, as
+    for a remote environment. An episode is terminated or truncated at its last step; an episode
+    abandoned by the agent, or incomplete in the recording, is truncated. Episodes with only one
+    TimeStep are omitted. All other episodes are in memory at the same time, as Minari requires.
 
     Args:
       path: the recording.
       dataset_id: the id of the new data set, such as "catch/run-v0".
-      limits: as for `recording.read`; all TimeSteps are in memory together, and each may take a
-        sixteenth of `chunk_bytes`.
+      limits: as for `recording.read`; all TimeSteps are in memory at the same time, and each may
+        take up to a sixteenth of `chunk_bytes`.
       on_episode: called with each episode.
 
     Returns:

@@ -45,9 +45,9 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
     As with every VecEnv, the step that ends an episode begins the next episode. The last
     observation of the ended episode is `info["terminal_observation"]`, and
     `info["TimeLimit.truncated"]` is True if it was truncated and not terminated. The infos of
-    resets are `reset_infos`. Infos keep the types of each environment, see
-    `adaptors.gymnasium.value_json`; the infos of a vector environment at the server are split as
-    it has stacked them.
+    resets are `reset_infos`. Infos keep the types that each environment returned (see
+    `adaptors.gymnasium.value_json`). Infos that a vector environment at the server has stacked are
+    split by row.
 
     Args:
       address: as for `RemoteVectorEnv`.
@@ -131,7 +131,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         """Return an attribute of each selected environment.
 
         Args:
-          attr_name: an attribute of `RemoteVectorEnv`, if it has one of this name; otherwise as for
+          attr_name: the name of an attribute of `RemoteVectorEnv`; any other name is treated as in
             `RemoteVectorEnv.get_attr`.
           indices: one index or several; None for all.
 
@@ -151,7 +151,7 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         """Set an attribute of every selected environment to the same value.
 
         Args:
-          attr_name: its name.
+          attr_name: the name of the attribute.
           value: the value, which must be data.
           indices: one index or several; None for all.
 
@@ -167,10 +167,10 @@ class RemoteSb3VecEnv(MadeByArguments, VecEnv):
         """Call a method of each selected environment.
 
         Args:
-          method_name: its name.
+          method_name: the name of the method.
           *method_args: positional arguments, which must be data.
           indices: one index or several; None for all.
-          **method_kwargs: keyword arguments, likewise.
+          **method_kwargs: keyword arguments, which must be data.
 
         Raises:
           As `RemoteVectorEnv.call`.

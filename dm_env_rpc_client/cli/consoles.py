@@ -119,7 +119,7 @@ def print_json(result: Any) -> None:
 
     Args:
       result: mappings, sequences, strings, numbers, bools and None; NumPy arrays and scalars;
-        messages, which become their type and their bytes in hexadecimal.
+        messages, which are printed as their type and their bytes in hexadecimal.
     """
     typer.echo(json_text(result))
 

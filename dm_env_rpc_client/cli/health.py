@@ -32,8 +32,7 @@ class _Server(options.Server):
     """The server and the service to query.
 
     Attributes:
-      service: Service to ask for, such as dm_env_rpc.v1.Environment; if not given, the whole
-        server.
+      service: Service to query, such as dm_env_rpc.v1.Environment; if not given, the whole server.
     """
 
     service: Annotated[str, typer.Option(metavar="NAME", callback=_check_service)] = ""
@@ -44,9 +43,9 @@ class _Server(options.Server):
 def health(*, server: _Server, as_json: options.Json = False) -> None:
     """Ask a server through the gRPC health service whether it is serving.
 
-    Works with any gRPC server, and waits until the timeout for one that does not listen yet. Exit
-    codes: 0 it is serving; 1 it is not serving, or has no health service; 3 no connection, or no
-    answer in time.
+    Works with any gRPC server. If the server does not listen yet, the command waits until the
+    timeout. Exit codes: 0 it is serving; 1 it is not serving, or has no health service; 3 no
+    connection, or no answer in time.
     """
     from dm_env_rpc_client.transports.endpoint import Endpoint
     from dm_env_rpc_client.transports.health_check import (

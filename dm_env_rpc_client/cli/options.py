@@ -180,8 +180,8 @@ class Server(Access):
         """Check that the address is well-formed and that connecting to it is allowed.
 
         Raises:
-          UsageError: the form is wrong, or the server is on another machine and plaintext was not
-            allowed.
+          UsageError: the address is malformed, or the server is on another machine and plaintext
+            was not allowed.
         """
         _check(
             self.address,
@@ -327,7 +327,7 @@ def check_listening_address(address: str, access: Access) -> None:
     """Check that a listening address is well-formed and that listening on it is allowed.
 
     Raises:
-      UsageError: the form is wrong, or other machines can reach the address and plaintext was not
+      UsageError: the address is malformed, or other machines can reach it and plaintext was not
         allowed.
     """
     _check(

@@ -82,8 +82,8 @@ def play(*, playing: _Playing, world: _World) -> None:
     """Play an environment in a window with the keyboard. Needs the extra play.
 
     Keys are derived from the action specs and printed; space steps without a key. Escape, or
-    closing the window, ends the game. Of a batched world, one row is shown; all rows take the same
-    actions.
+    closing the window, ends the game. In a batched world, one row is shown, and all rows take the
+    same actions.
     """
     with importing("play", "play needs"):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -234,7 +234,7 @@ def _bind(
 
     Raises:
       UsageError: a value of `--keys` is malformed, or names an unknown key.
-      SpecError: the action is unknown, or the value does not conform.
+      SpecError: the action is unknown, or the value does not conform to its spec.
     """
     import pygame
 

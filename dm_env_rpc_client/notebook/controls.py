@@ -180,7 +180,7 @@ def control_for(
     Args:
       spec: the spec.
       where: the name of the value in error messages, such as "action 'arm.torque'".
-      labels: the texts of the buttons of a spec with few values.
+      labels: the labels of the buttons for a spec with few values.
 
     Raises:
       SpecError: the number of labels differs from the number of values.

@@ -53,7 +53,7 @@ def explore(
     spec, and buttons that step, run and reset. The controls follow the actions of a policy. The
     explorer begins with a reset and steps the environment in its own thread, so the kernel is free
     for other cells. Until you `close` the explorer, it also shows calls of `env.reset()` and
-    `env.step(action)` in other cells. Calls of the explorer and of other cells wait for each
+    `env.step(action)` in other cells. Calls by the explorer and by other cells wait for each
     other.
 
     For a batched world, a list selects the row to show. All rows get the same action, and
@@ -65,23 +65,24 @@ def explore(
 
     Args:
       env: any dm_env.Environment.
-      policy: returns an action for a TimeStep. It becomes an option of "run".
-      action: the initial values of the controls, a whole action or some of its values, nested
-        or by flat name; all others start at the middle one of three values, or near 0.
+      policy: returns an action for a TimeStep. The policy becomes an option of "run".
+      action: the initial values of the controls, a whole action or some of its values, nested or
+        by flat name; all others start at the middle of three values, or otherwise at the value
+        nearest to 0.
       keys: actions by key. Keys are named as in `KeyboardEvent.key`, such as "ArrowLeft" or
         "a"; an action may have only some of the values, nested or by flat name. None derives
         the keys from the specs.
       labels: texts for the buttons of actions with few values, by the flat name of the action.
       properties: the properties to show; None for the properties of the environment or of its
-        server. They are not read before the user presses the button.
+        server. The properties are not read until the user presses the button.
       rate: the maximum number of steps per second of a run; a slider changes it.
 
     Returns:
       The Explorer, an ipywidgets container.
 
     Raises:
-      SpecError: `action`, `keys` or `labels` name an unknown action or have an invalid value;
-        or the rate is out of the range of its slider.
+      SpecError: `action`, `keys` or `labels` contains an unknown action or an invalid value, or
+        the rate is out of the range of its slider.
     """
     return Explorer(env, policy, action, keys, labels, properties, rate)
 

@@ -33,14 +33,14 @@ class Keyboard:
     """Keyboard control: a box on the page, and the effects of the keys pressed in it.
 
     Args:
-      keys: for each key an action, or some of its values, nested or by flat name; None derives
+      keys: an action, or some of its values, for each key, nested or by flat name; None derives
         the keys from the specs.
       action_specs: specs by flat name.
-      press: called with "step", "run" or "reset" for a key of these commands or with "act" for
-        a key of an action, and with whether the key repeats.
+      press: called with two arguments: "step", "run" or "reset" for the key of a command, or "act"
+        for the key of an action; and whether the key repeats.
 
     Attributes:
-      keys: the keys of actions.
+      keys: the keys that set actions.
       pad: the widget.
 
     Raises:

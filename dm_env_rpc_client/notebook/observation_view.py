@@ -49,8 +49,9 @@ class ObservationView:
         """Show an observation.
 
         Args:
-          observation: an observation of the specs.
-          moves: whether the next one follows soon; large images are then sent smaller.
+          observation: an observation that conforms to the specs.
+          moves: whether the next observation follows soon; large images are then sent at a smaller
+            size.
 
         Returns:
           The approximate number of bytes sent to the page.

@@ -17,8 +17,8 @@ from dm_env_rpc_client.tensors.displays.values import show_value
 class LocalProperties(PropertyAccess):
     """The interface of `PropertiesExtension`, for an environment in this process.
 
-    All values are strings. If the environment refuses an operation, the same error is raised as
-    for a server.
+    All values are strings. An operation that the environment refuses raises the same error as with
+    a server.
 
     Args:
       environment: the environment.

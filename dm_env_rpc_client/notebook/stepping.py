@@ -32,13 +32,13 @@ The action is None for a FIRST TimeStep.
 class Watch:
     """Reports every `step` and `reset` of an environment, including calls by other code.
 
-    The watch replaces both methods of the object until `close`. Calls of several threads wait for
-    each other. For an object without a `__dict__`, the callback is only called for calls made
-    through the watch itself.
+    The watch replaces both methods of the environment until `close`. Calls from several threads
+    wait for each other. For an environment without a `__dict__`, only calls made through the watch
+    itself are reported.
 
     Args:
       env: the environment.
-      saw: called in the thread of the call, while others wait.
+      saw: called in the thread of each call, while other calls wait.
 
     Attributes:
       lock: held during a call, and while `saw` is called.
@@ -112,15 +112,15 @@ class Stepper:
     """A proxy that calls the environment in a separate thread, so that requests return at once.
 
     Args:
-      env: the environment. Calls of other threads wait for the call in progress.
-      choose: returns the action for the next step of a run from the last TimeStep. Called in the
-        stepper's thread.
+      env: the environment. Calls from other threads wait for the call in progress.
+      choose: receives the last TimeStep and returns the action for the next step of a run. Called
+        in the stepper's thread.
       report: shows the progress and returns the number of bytes sent. Called in the
         stepper's thread.
       rate: the maximum number of steps per second of a run.
 
     Attributes:
-      rate: as in the arguments; it can be changed.
+      rate: the maximum number of steps per second of a run, which can be changed.
     """
 
     def __init__(

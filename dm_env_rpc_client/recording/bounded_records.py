@@ -108,7 +108,7 @@ class _Source(ReadDataStream):
       end: the position that reads must not pass.
 
     Attributes:
-      end: as the argument.
+      end: the position that reads must not pass.
       checksum_so_far: the checksum of the bytes read.
     """
 
@@ -175,7 +175,7 @@ def _parsed(source: _Source, opcode: int, length: int) -> Any:
     """Read a record of a given length.
 
     Raises:
-      Damage: the fields have another length, or the record is too large for its kind.
+      Damage: the fields do not have the declared length, or the record is too large for its kind.
       EndOfFile: the source ends before the end of the fields.
     """
     begin = source.count
@@ -280,12 +280,12 @@ class RecordFile:
 def records_of_chunk(chunk: records.Chunk, budget: FileBudget) -> Iterator[InChunk]:
     """Yield the messages, schemas and channels of a chunk.
 
-    Large parts are freed once read, so that a large message and its chunk are not in memory
-    together.
+    Large parts are freed once read, so that a large message and its chunk are not in memory at the
+    same time.
 
     Raises:
       RecordingError: the chunk or a message exceeds the budget.
-      Damage: it cannot be decompressed, its checksum is wrong, or a record is damaged.
+      Damage: the chunk cannot be decompressed, its checksum is wrong, or a record is damaged.
     """
     view = memoryview(_decompressed(chunk, budget))
     del chunk

@@ -35,7 +35,7 @@ _SPEC_BYTES = 3000
 class Episode:
     """A sequence of steps by one agent, or in one row of a batched world.
 
-    Its length is the number of its TimeSteps, including the first.
+    The length of an episode is the number of its TimeSteps, including the first.
 
     Attributes:
       connection: the connection of the agent.
@@ -83,7 +83,7 @@ class Episode:
         Observations are nested, as in an environment returned by `make`.
 
         Raises:
-          SpecError: the shape of an observation, or the set of requested ones, changes.
+          SpecError: the shape of an observation or the set of requested observations changes.
         """
         return timesteps.stack(
             [
@@ -149,7 +149,7 @@ class Recording:
 
     Attributes:
       connections: the recorded connections, by number.
-      episodes: the episodes, in the order of their ends.
+      episodes: the episodes, in the order in which they ended.
       is_complete: False if the recorder was killed, or is still recording.
     """
 
@@ -163,15 +163,15 @@ def read(path: str | os.PathLike[str], limits: Limits = DEFAULT) -> Recording:
 
     Args:
       path: the file. If its recorder was killed, it is read up to the last complete chunk.
-      limits: limits for messages, as for the recorded connections, for chunks, and for all
+      limits: limits for messages (as for the recorded connections), for chunks, and for all
         TimeSteps together.
 
     Returns:
       The connections and the episodes.
 
     Raises:
-      RecordingError: the file is not a recording, is damaged, exceeds the limits, or a connection
-        breaks the protocol.
+      RecordingError: the file is not a recording, is damaged or exceeds the limits, or a
+        connection breaks the protocol.
     """
     scan = Scan(path, limits)
     found = list(all_episodes(scan))
@@ -189,11 +189,11 @@ def episodes(
       limits: as for `read`, applied to the running episodes.
 
     Yields:
-      Each episode as it ends, and finally the unfinished ones.
+      Each episode as it ends, and finally the unfinished episodes.
 
     Raises:
-      As `read`. A protocol violation ends the reading of its connection, and is raised after all
-      complete episodes in the file.
+      As `read`. After a protocol violation, the rest of its connection is not read, and the error
+      is raised after all complete episodes in the file.
     """
     scan = recording if isinstance(recording, Scan) else Scan(recording, limits)
     for episode in all_episodes(scan):

@@ -86,7 +86,7 @@ class Container:
       output: the file object to write to.
 
     Raises:
-      RecordingError: the file exists, or cannot be written.
+      RecordingError: the file already exists or cannot be written.
     """
 
     def __init__(self, path: Path, compression: str):
@@ -306,8 +306,8 @@ class _Output:
     def _opened(self) -> int:
         """Open the finished file and return its descriptor.
 
-        The inode of a removed file may be reused, so the end is compared as well: it contains
-        checksums of the rest.
+        The inode of a removed file may be reused, so the end of the file, which contains checksums
+        of the rest, is compared as well.
         """
         flags = os.O_RDWR | os.O_NONBLOCK
         descriptor = os.open(self._path, flags)

@@ -50,18 +50,18 @@ def proxy(
       address: the address for clients, in plaintext: `host:port` or `unix:path`; port 0 selects a
         free port.
       credentials: TLS credentials for the connections to the server; None for plaintext.
-      token: the server's token, for clients that send none.
-      insecure: allow plaintext with other machines, at both ends.
+      token: the token to send to the server for clients that send none.
+      insecure: allow plaintext with other machines, both for clients and for the server.
       transport: the transport for the streams to the server.
       compression: see `Recorder`.
 
     Returns:
-      The running proxy. `.address` is its address for clients; `.stop()` or the end of a `with`
-      block stops it and completes the file; `.clients` and `.requests` count the traffic.
+      The running proxy. `.address` is the address for clients; `.stop()` or the end of a `with`
+      block stops the proxy and completes the file; `.clients` and `.requests` count the traffic.
 
     Raises:
-      RecordingError: the file exists, or cannot be written.
-      SpecError: plaintext with another machine without `insecure`, or as `connect`.
+      RecordingError: the file already exists or cannot be written.
+      SpecError: plaintext with another machine requires `insecure`, or as `connect`.
       OSError: the address is in use, or does not belong to this machine.
     """
     check_may_listen(address, None, insecure)
@@ -85,9 +85,9 @@ class Proxy(Serving):
     """A running proxy, returned by `proxy`.
 
     Args:
-      endpoint: the server, with the recorder.
+      endpoint: the endpoint of the server, with the recorder.
       address: the address for clients, in plaintext.
-      recorder: closed when the proxy stops.
+      recorder: the recorder, which is closed when the proxy stops.
     """
 
     def __init__(self, endpoint: Endpoint, address: str, recorder: Recorder):
@@ -129,7 +129,7 @@ class _ForwardedStream(ServerStream):
     """The proxy's end of a client's stream, which has its own stream to the server.
 
     Args:
-      endpoint: the server, with the recorder.
+      endpoint: the endpoint of the server, with the recorder.
       peer: the client.
       traffic: the open streams of the proxy.
     """

@@ -63,8 +63,9 @@ class Entry(NamedTuple):
     Attributes:
       connection: the connection of the message.
       is_request: True for an EnvironmentRequest, False for an EnvironmentResponse.
-      sequence: its number among the requests or answers of the connection, from 1.
-      nanoseconds: the time at which it was sent or received, in nanoseconds since the epoch.
+      sequence: the number of the message among the connection's requests or answers, from 1.
+      nanoseconds: the time at which the message was sent or received, in nanoseconds since the
+        epoch.
       message: the serialized message.
     """
 
@@ -89,10 +90,10 @@ class Scan:
       limits: limits for messages and chunks; see `Limits`.
 
     Attributes:
-      connections: connections read so far, by number.
+      connections: the connections read so far, by number.
       is_complete: whether the end of the file was read; False if the recorder was killed, or is
         still recording.
-      limits: as the argument.
+      limits: the limits for messages and chunks.
       budget: the remaining budget for reading the file.
 
     Raises:

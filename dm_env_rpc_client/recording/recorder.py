@@ -78,7 +78,7 @@ _opening = make_lock()
 def _begin_anew() -> None:
     """Reset the state in a forked child.
 
-    The parent owns the recorders, and one of its other threads may have held the lock.
+    The parent process owns the recorders, and one of its other threads may have held the lock.
     """
     global _opening
     _opening = make_lock()
@@ -91,11 +91,11 @@ os.register_at_fork(after_in_child=_begin_anew)
 class Recorder:
     """A thread-safe recorder of connections to one file.
 
-    `make`, `connect` and similar functions take a recorder, or a path, as `record`. With a path,
-    the file is complete when its last recorded connection is closed. Connections opened at any time
-    may share a Recorder of your own; close it at the end, or use `with`. If all connections are
-    closed and the file is renamed, replaced or removed, further connections fail, because the path
-    may name a file of another program.
+    `make`, `connect` and similar functions accept a recorder or a path as `record`. With a path,
+    the file is complete when its last recorded connection is closed. To record connections opened
+    at different times to one file, create a Recorder and pass it to each; close it at the end, or
+    use `with`. If all connections are closed and the file is renamed, replaced or removed, further
+    connections fail, because the path may then refer to another program's file.
 
     Args:
       path: the file, which must not exist.
@@ -105,7 +105,7 @@ class Recorder:
       path: the file.
 
     Raises:
-      RecordingError: the file exists, or cannot be written.
+      RecordingError: the file already exists or cannot be written.
       SpecError: the compression is unknown, or `path` is not a path.
     """
 
@@ -125,14 +125,14 @@ class Recorder:
 
         Args:
           address: the address of the server.
-          settings: the connection's settings for the recording, which must not be secret.
+          settings: the connection's settings to record, which must not contain secrets.
 
         Returns:
           The recording of the connection.
 
         Raises:
           RecordingError: the recorder is closed or belongs to another process, or its file was
-            replaced after completion, or has the maximum number of connections.
+            replaced after completion or already contains the maximum number of connections.
         """
         if os.getpid() != self._pid:
             raise RecordingError(
@@ -202,7 +202,7 @@ class Recorder:
 def recorder_of(record: str | os.PathLike[str] | Recorder) -> Recorder:
     """Return the recorder for the argument `record` of `connect` and `make`.
 
-    Connections that record to the same path share a recorder while one is open and the file exists.
+    Connections that record to the same path share a recorder while it is open and the file exists.
 
     Raises:
       As `Recorder`.
@@ -231,9 +231,9 @@ class ConnectionRecording:
       metadata: the connection's metadata in the recording.
 
     Attributes:
-      number: as the argument.
-      metadata: as the argument.
-      channels: the ids of its channels, for the writer thread.
+      number: the number of the connection, from 1.
+      metadata: the connection's metadata in the recording.
+      channels: the ids of the connection's channels, for the writer thread.
     """
 
     def __init__(
@@ -252,7 +252,8 @@ class ConnectionRecording:
 
         Args:
           message: the serialized request.
-          may_block: whether to wait if the disk falls behind; otherwise see `must_wait`.
+          may_block: whether to wait if the disk falls behind; if False, the caller must check
+            `must_wait`.
         """
         self._requests += 1
         now = self._writer.epoch + time.monotonic_ns()
@@ -285,7 +286,7 @@ class ConnectionRecording:
     def end(self) -> None:
         """End the recording of the connection; repeated calls have no effect.
 
-        Takes no lock, because the garbage collector may call it anywhere.
+        This method takes no lock, because the garbage collector may call it at any point.
         """
         if self._recorder is not None:
             self._recorder = None
@@ -304,10 +305,10 @@ class FileWriter:
 
     Attributes:
       path: the path of the file.
-      failure: the first write error; None before any.
+      failure: the first write error; None if there is none.
       leaves_unused: whether a file without connections is kept at the end.
       queue: messages to write.
-      epoch: the time at which `time.monotonic_ns` was 0.
+      epoch: the time at which `time.monotonic_ns` was 0, in nanoseconds since the epoch.
     """
 
     def __init__(self, container: Container):
@@ -335,7 +336,7 @@ class FileWriter:
     def takes_more(self) -> bool:
         """Whether further connections can be recorded to this writer's file.
 
-        Otherwise the file is complete, has failed, or was renamed, removed or replaced.
+        If not, the file is complete, could not be written, or was renamed, removed or replaced.
         """
         is_open = self.failure is None and not self._has_finished
         return is_open and self._container.output.is_in_place()
@@ -603,7 +604,7 @@ class RecordedStream(_Recorded):
 class AsyncRecordedStream(_Recorded):
     """An `AsyncStream` that records the messages of an underlying stream.
 
-    While the disk is behind, the stream receives nothing, without blocking the event loop.
+    While the disk is behind, the stream stops receiving, without blocking the event loop.
 
     Args:
       stream: the underlying stream.

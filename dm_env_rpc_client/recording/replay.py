@@ -59,13 +59,13 @@ def replay(
 ) -> Serving:
     """Serve a recording.
 
-    A client is served the first unused recorded connection that begins with the same request; once
-    all are used, the least recently used one. A request other than the next recorded one gets the
-    error FAILED_PRECONDITION, a request after the last one OUT_OF_RANGE, and a request without a
-    recorded answer UNAVAILABLE. These errors change nothing: the recorded request may follow.
-    Requests are compared as messages, regardless of the order of fields and map entries. The
-    actions of a step that begins a sequence are not compared, since environments ignore them, so a
-    recording of `unroll` can be stepped with `reset` and `step`.
+    Each client is served the first unused recorded connection that begins with the same request
+    or, if all are used, the least recently used one. A request other than the next recorded one
+    gets the error FAILED_PRECONDITION, a request after the last one OUT_OF_RANGE, and a request
+    without a recorded answer UNAVAILABLE. These errors change nothing: the recorded request may
+    follow. Requests are compared as messages, regardless of the order of fields and map entries.
+    The actions of a step that begins a sequence are not compared, since environments ignore them,
+    so a recording of `unroll` can be stepped with `reset` and `step`.
 
     Args:
       path: the recording. If its recorder was killed, it is served up to the last complete chunk.
@@ -74,12 +74,12 @@ def replay(
       transport: as for `serve`.
       limits: limits for messages and chunks of the recording, for each connection; the first
         requests of all connections together count as a chunk.
-      lenient: whether any request of the recorded kind, such as a step with other actions, gets the
-        recorded answer. The first deviation of a connection is logged as a warning, and their
-        number when it ends.
+      lenient: whether any request of the recorded kind, such as a step with other actions, gets
+        the recorded answer. The first deviation of a connection is logged as a warning. When the
+        connection ends, the number of deviations is logged.
 
     Returns:
-      The running server; `.address` is its address, `.stop()` or the end of a `with` block stops
+      The running server. `.address` is its address; `.stop()` or the end of a `with` block stops
       it.
 
     Raises:
@@ -135,7 +135,7 @@ class Serving:
           Whether it stopped.
 
         Raises:
-          SpecError: the timeout is neither None nor a number from 0 on.
+          SpecError: the timeout is neither None nor a non-negative number.
         """
         none = arguments.NO_LIMIT
         return self._listener.wait(arguments.seconds("timeout", timeout, least=0.0, none=none))

@@ -46,8 +46,8 @@ class RowStep(NamedTuple):
     Attributes:
       row: the row; None for a world without rows.
       timestep: the TimeStep, with observations by flat name.
-      action: the action before it, by flat name.
-      size: the size of both, in bytes.
+      action: the action before the TimeStep, by flat name.
+      size: the size of the TimeStep and the action, in bytes.
     """
 
     row: int | None
@@ -65,7 +65,7 @@ class Rows:
       budget: the remaining budget for reading the file.
 
     Attributes:
-      specs: as the argument.
+      specs: the specs of one row.
     """
 
     def __init__(self, specs: Specs, count: int, budget: FileBudget):

@@ -37,7 +37,7 @@ def kind_for(env: Any, observation: Any, arrays: str) -> ArrayKind:
 
     Args:
       env: the environment.
-      observation: its first observation.
+      observation: the first observation of the batch.
       arrays: as for `serve`.
 
     Raises:
@@ -95,10 +95,10 @@ class BatchForm:
       arrays: as for `serve`.
 
     Attributes:
-      kind: the kind of arrays it accepts; None before the first reset.
-      has_four: whether its steps return four values; None before the first step.
-      seeds: whether it accepts seeds.
-      ignores_masks: whether it resets all rows, whatever the mask.
+      kind: the kind of arrays that the batch accepts; None before the first reset.
+      has_four: whether the steps of the batch return four values; None before the first step.
+      seeds: whether the batch accepts seeds.
+      ignores_masks: whether the batch ignores reset masks and always resets all rows.
     """
 
     def __init__(self, env: Any, arrays: str):

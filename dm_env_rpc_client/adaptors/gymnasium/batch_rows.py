@@ -121,9 +121,9 @@ class GymnasiumRows(Rows):
     """Environments that step like `gymnasium.vector.SyncVectorEnv` but can fail independently.
 
     Args:
-      environment: any row; all rows have its spaces.
+      environment: the environment of any row; all rows have the same spaces.
       count: the number of rows.
-      mode: the name of an `AutoresetMode`; an unknown name stands for NEXT_STEP.
+      mode: the name of an `AutoresetMode`; an unknown name means NEXT_STEP.
     """
 
     infos: StackedInfos | OwnInfos | None
@@ -196,7 +196,7 @@ class GymnasiumRows(Rows):
     def step(self, index: int, environment: Row, actions: Any) -> None:
         """Take a step.
 
-        If no episode is running, begin one or, in mode DISABLED, raise an error.
+        If no episode is running, begin one, or raise an error in mode DISABLED.
         """
         was = self._kinds[index]
         if was is _LAST:

@@ -43,7 +43,7 @@ class DictVectorEnv(RemoteVectorEnv):
         """Begin an episode in every environment, and return the observations [N, ...].
 
         Args:
-          seeds: one for each environment.
+          seeds: one seed for each environment.
           options: as for `reset`.
           reset_infos: receives the infos.
 

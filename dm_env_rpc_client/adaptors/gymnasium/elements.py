@@ -55,7 +55,7 @@ def to_spec(space: spaces.Space[Any], name: str) -> Any:
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      name: the name of the spec; parts append their own, as in "action.0".
+      name: the name of the spec; the specs of parts have names such as "action.0".
 
     Raises:
       SpecError: two keys of a Dict have the same name.
@@ -84,8 +84,8 @@ Converter: TypeAlias = Callable[[Any], Any]
 class Converting(abc.ABC):
     """A base class whose readers and writers are rebuilt in each copy instead of pickled.
 
-    Readers and writers cannot be pickled. The names of their attributes begin with `_read_` or
-    `_write_`.
+    Readers and writers cannot be pickled. They are stored in attributes with names that begin with
+    `_read_` or `_write_`.
     """
 
     @abc.abstractmethod
@@ -113,12 +113,13 @@ def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Con
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      name: the name of an element in errors.
-      count: the number of elements of a batch; None for one element.
+      name: the name of an element in error messages.
+      count: the number of elements in a batch; None for a single element.
 
     Returns:
-      A function of an element, without a check of its bounds. It raises SpecError if the element
-      has another structure or the dtype of its spec cannot represent it.
+      A function that converts an element without checking its bounds. The function raises
+      SpecError if the structure of the element does not match the space, or if the dtype of the
+      spec cannot represent the element.
     """
     if isinstance(space, spaces.Dict):
         return _dict_writer(space, name, count)
@@ -223,15 +224,15 @@ def reader(
 
     Args:
       space: the space, as `space_json.from_json` returns it.
-      name: the name of an element in errors.
-      as_sampled: whether an element of a Discrete is a NumPy scalar, as `sample` of the space
-        returns it, for an environment's `step`; otherwise an int.
+      name: the name of an element in error messages.
+      as_sampled: whether to convert an element of a Discrete to a NumPy scalar, as returned by
+        `sample` and expected by an environment's `step`, instead of an int.
       of_rows: whether an element is a batch.
 
     Returns:
-      A function of a value, which does not copy arrays. Tuples in the value may also be mappings
-      with their indices as keys, as names on the wire are nested. It raises ProtocolError if the
-      JSON of an element is invalid.
+      A function that converts a value without copying arrays. A mapping with indices as keys is
+      accepted in place of a tuple, because nesting the names on the wire creates such mappings.
+      The function raises ProtocolError if the JSON of an element is invalid.
     """
     if isinstance(space, spaces.Discrete) and not of_rows:
         return _scalar_reader(np.dtype(space.dtype)) if as_sampled else int
@@ -316,7 +317,7 @@ def part(value: Any, key: Any) -> Any:
     """Return a part of a value, or an empty mapping if the part has no values and was not sent.
 
     Args:
-      value: a mapping or a tuple; a tuple may also be a mapping with its indices as keys.
+      value: a mapping or a tuple; a mapping with indices as keys can represent a tuple.
       key: the key, or the index as an int.
     """
     try:

@@ -43,7 +43,7 @@ class EpisodeInfos:
     """Received infos that have not been returned yet.
 
     Args:
-      addresses: the server address of each environment, for errors.
+      addresses: the server address of each environment, for error messages.
     """
 
     def __init__(self, addresses: Sequence[str]):
@@ -69,12 +69,15 @@ class EpisodeInfos:
         Args:
           rows: the indices of the selected rows.
           text: the observation `gymnasium`, which is not empty.
-          which: selects these rows in the batch; a slice for all of them.
+          which: the index that selects these rows in the batch; a slice selects all of them.
           count: the number of rows of the batch.
-          arrays: the observation with large arrays, if there is one.
+          arrays: the observation that contains large arrays, if there is one.
 
         Returns:
-          The rows whose episodes were both terminated and truncated, as a mask; None for none.
+          A bool mask of the selected rows whose episodes were both terminated and truncated, or
+          None if there are no such rows.
+
+        Raises:
           ProtocolError: the text is invalid.
         """
         stack, own, both = extras_of_rows(text, count, arrays)
@@ -115,7 +118,7 @@ class EpisodeInfos:
           are_spread: whether each row keeps its index among all rows.
 
         Raises:
-          EnvironmentsFailedError: Gymnasium cannot stack an info with those of the others.
+          EnvironmentsFailedError: Gymnasium cannot stack the info of a row with the other infos.
         """
         count = len(self._addresses)
         infos = self._taken(ids) if self._stacks else {}
@@ -187,7 +190,7 @@ def put_together(
     Args:
       target: the infos to extend.
       infos: the infos of some rows; the mask of `key` is `_key`. A value that is not an array of
-        rows is copied unchanged and replaces that of other rows.
+        rows is copied unchanged and replaces the value of other rows.
       source: the rows to copy, and the number of rows of `infos`.
       places: the indices of these rows in `target`.
       count: the number of rows of `target`.
@@ -225,7 +228,7 @@ _FIRST, _MID, _LAST = map(int, dm_env.StepType)
 class EpisodeRows(Rows):
     """Rows that also store the terminations, truncations and infos of the latest steps.
 
-    If the step that ends an episode begins the next episode, the observation is the first
+    If the step that ends an episode also begins the next one, the observation is the first
     observation of the next episode. The rest of the row belongs to the step that ended the former
     episode.
 
@@ -282,7 +285,7 @@ class EpisodeRows(Rows):
     def forget(self, ids: Collection[int]) -> None:
         """Discard unreturned results of environments that begin their next episodes.
 
-        Such results remain if another environment failed, so that no caller received them.
+        Results remain unreturned if another environment failed, so that no caller received them.
         """
         self._restarting.difference_update(ids)
         self._infos.forget(ids)
@@ -443,7 +446,7 @@ class EpisodeRows(Rows):
     def first_infos(self, ids: Sequence[int]) -> dict[str, Any]:
         """Return the infos of Gymnasium environments after a reset. Others have no infos.
 
-        Each info is in the row of its environment's index. The errors are those of `infos`.
+        Each info is in the row with the index of its environment. The errors are those of `infos`.
         """
         return self._infos.stack(np.array(ids), are_spread=True) if self._has_infos else {}
 

@@ -49,25 +49,27 @@ RENDER_FPS = 30
 class GymnasiumEnv(gymnasium.Env[Any, Any]):
     """A Gymnasium environment that steps a dm_env.Environment.
 
-    Actions and observations have the spaces of their specs, see `adaptors.gymnasium.spaces`. A
-    structure with a single array, at any depth, is replaced by that array: an environment
-    with the one action `{"paddle": int32}` has a Discrete action space and takes `env.step(1)`.
+    The spaces of actions and observations are derived from their specs (see
+    `adaptors.gymnasium.spaces`). A structure with a single array, at any depth, is replaced by
+    that array: an environment with the single action `{"paddle": int32}` has a Discrete action
+    space and accepts `env.step(1)`.
 
-    The end of an episode counts as terminated if the server sends TERMINATED, or for a local
-    environment if the discount is 0; otherwise it counts as truncated. `info` contains the
-    `discount`, except after a reset.
+    An episode counts as terminated if the server sends TERMINATED or, for a local environment, if
+    the last discount is 0; otherwise it counts as truncated. `info` contains the `discount`,
+    except after a reset.
 
     Args:
-      env: the environment; closed with this one.
+      env: the dm_env environment; `close` closes it too.
       unwrap_single: False to keep the mappings around a single array.
       render_mode: "rgb_array" to have `render` return the last observed image. Any other mode
         issues a warning, and `render` returns None.
-      render_observation: the flat name of the image observation: any that notebooks show as an
-        image, such as a board. None for the first uint8 [height, width, 3] observation.
-      seed_setting: the name of the setting that takes the seed of a reset; None to send no seeds.
+      render_observation: the flat name of the observation to render, which can be any that
+        notebooks show as an image, such as a board. None for the first uint8 [height, width, 3]
+        observation.
+      seed_setting: the name of the reset setting for the seed; None to send no seeds.
 
     Raises:
-      SpecError: an argument is of another type, there is no space for a spec, the reward is not a
+      SpecError: an argument has the wrong type, there is no space for a spec, the reward is not a
         scalar, or `render_observation` is not an image.
     """
 
@@ -132,16 +134,16 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
         """Begin an episode.
 
         Args:
-          seed: sent as the setting `seed_setting` to an environment whose `reset` takes
-            settings; ignored by other environments.
+          seed: sent as the setting `seed_setting` if the environment's `reset` accepts settings;
+            otherwise ignored.
           options: settings of the next episode, by name.
 
         Returns:
           The first observation, and an empty info.
 
         Raises:
-          SpecError: options were given and the environment takes no settings, or they changed its
-            specs.
+          SpecError: options were given but the environment accepts no settings, or the options
+            changed the specs.
           Otherwise the environment's errors.
         """
         super().reset(seed=seed)
@@ -172,7 +174,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.
-          SpecError: the action does not conform.
+          SpecError: the action does not conform to the action spec.
           Otherwise the environment's errors.
         """
         if not self._is_running:
@@ -271,7 +273,7 @@ def make_remote(
       `GymnasiumEnv`.
 
     Raises:
-      SpecError: `arrays` is not "numpy": Gymnasium's own wrappers convert.
+      SpecError: `arrays` is not "numpy"; Gymnasium has its own wrappers to convert arrays.
       As `dm_env_rpc_client.make` and `GymnasiumEnv`. No world is left on the server.
     """
     arguments.flag("unwrap_single", unwrap_single)
@@ -313,11 +315,12 @@ def join_described(join: Callable[[], DmEnvAdaptor]) -> tuple[DmEnvAdaptor, Desc
     """Join a world, and request the description of the Gymnasium environment in it.
 
     Args:
-      join: joins the world; called again if the server ends the stream because it does not know
-        the extension.
+      join: joins the world; called again if the server ends the stream because it does not support
+        the properties extension.
 
     Returns:
-      The environment, and its description; None if it is not a Gymnasium environment.
+      The environment and its description. The description is None if the server does not describe
+      a Gymnasium environment.
 
     Raises:
       As `join` and `describe`. No world is left on the server.
@@ -398,7 +401,7 @@ def find_images(
 
     Args:
       structure: a structure of specs.
-      are_images: a predicate on the shape and dtype of arrays.
+      are_images: a predicate that receives the shape and the dtype of an array.
     """
     return {
         nesting.SEPARATOR.join(map(str, path)): (path, spec)
@@ -419,8 +422,9 @@ def largest_image(structure: Any) -> str | None:
       structure: a structure of specs.
 
     Returns:
-      The largest uint8 [height, width, 3] observation; otherwise the largest that notebooks show as
-      an image, such as a board; None if there is none.
+      The name of the largest uint8 [height, width, 3] observation, otherwise of the largest
+      observation that notebooks show as an image, such as a board. None if no observation is an
+      image.
     """
     for are_images in (images.is_rgb, is_shown):
         found = find_images(structure, are_images)

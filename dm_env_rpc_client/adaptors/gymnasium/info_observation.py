@@ -50,7 +50,7 @@ class Extras(NamedTuple):
 
     Attributes:
       info: the info of the step or reset.
-      is_truncated: whether an episode was both terminated and truncated.
+      is_truncated: whether the episode was both terminated and truncated.
     """
 
     info: dict[str, Any]
@@ -61,9 +61,9 @@ class RowInfo(NamedTuple):
     """The infos that one row of a batch returns in one step.
 
     Attributes:
-      info: the info of the step; if the next episode has begun in it, the info of the reset.
-      final_info: the info of the step that ended an episode, if the next one has begun in it.
-      final_observation: the last observation of that episode; None if unknown.
+      info: the info of the step, or of the reset if the step also began the next episode.
+      final_info: the info of the step that ended an episode, if it also began the next one.
+      final_observation: the last observation of the ended episode; None if unknown.
     """
 
     info: dict[str, Any]
@@ -76,8 +76,8 @@ def encoded(info: Any, is_truncated_too: bool, is_exact: bool) -> str:
 
     Args:
       info: the info returned by the environment.
-      is_truncated_too: whether an episode was terminated and truncated.
-      is_exact: whether the client supports all types.
+      is_truncated_too: whether the episode was both terminated and truncated.
+      is_exact: whether the client supports all types of `value_json`.
     """
     extras: dict[str, Any] = {INFO: info} if info else {}
     if is_truncated_too:
@@ -97,7 +97,7 @@ def encoded_stack(infos: Mapping[str, Any], both: npt.NDArray[np.bool_], is_exac
 
     Args:
       infos: the infos of all rows, stacked as in Gymnasium.
-      both: the rows whose episode was terminated and truncated.
+      both: whether the episode of each row was both terminated and truncated, bool [N].
       is_exact: as for `encoded`.
     """
     extras: dict[str, Any] = {INFO: infos} if infos else {}
@@ -111,7 +111,7 @@ def encoded_rows(rows: Mapping[int, Any], both: npt.NDArray[np.bool_]) -> str:
 
     Args:
       rows: the JSON value of each row's infos, by the index of the row.
-      both: the rows whose episode was terminated and truncated.
+      both: whether the episode of each row was both terminated and truncated, bool [N].
 
     Raises:
       SpecError: the infos of a row cannot be written as text.
@@ -142,8 +142,9 @@ class RowExtras(NamedTuple):
 
     Attributes:
       stacked: the infos of all rows, stacked as in Gymnasium.
-      own: separate infos, by row.
-      both: the episodes that were terminated and truncated, bool [N]; None for none.
+      own: infos that are not stacked, by row.
+      both: whether the episode of each row was both terminated and truncated, bool [N]; None if
+        there is no such episode.
     """
 
     stacked: dict[str, Any]
@@ -160,7 +161,7 @@ def extras_of_rows(text: str, count: int, arrays: Any = None) -> RowExtras:
       arrays: the observation `INFO_ARRAYS`, if there is one.
 
     Raises:
-      ProtocolError: the text is invalid, or for another number of rows.
+      ProtocolError: the text is invalid or describes another number of rows.
     """
     extras = value_json.decode(text, f"observation {EXTRAS!r}")
     if not isinstance(extras, dict):

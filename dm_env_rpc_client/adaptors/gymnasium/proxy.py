@@ -48,15 +48,15 @@ class Description(NamedTuple):
     """A server's description of a Gymnasium environment.
 
     Attributes:
-      action_space: the space of its actions.
-      observation_space: the space of its observations.
-      metadata: its metadata.
-      render_mode: its render mode.
-      max_episode_steps: the time limit of its spec; None for no limit.
-      reward_range: its reward range; None if undefined.
-      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
+      action_space: the action space of the environment.
+      observation_space: the observation space of the environment.
+      metadata: the metadata of the environment.
+      render_mode: the render mode of the environment.
+      max_episode_steps: the time limit in the environment's spec, in steps; None for no limit.
+      reward_range: the reward range of the environment; None if undefined.
+      notes: notes on spaces of other libraries, each replaced by the nearest Gymnasium space.
       autoreset_mode: the autoreset mode of a batch; None for a single environment.
-      forms: the forms of infos that the server supports beside the original form; see
+      forms: the forms of infos that the server supports in addition to the original form; see
         `info_observation`.
     """
 
@@ -75,15 +75,17 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
     """A remote Gymnasium environment, as returned by `make_remote`.
 
     Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
-    on the server, and its `reset` receives `seed` and `options`. Observed elements of a Discrete
-    are `int`; the environment receives actions of the type of its own samples. The names allowed by
-    `serve(callable_names=..., settable_names=...)` are attributes of this object.
+    on the server, and its `reset` receives `seed` and `options`. An observed element of a Discrete
+    is an `int`. The environment receives actions of the type that its own action space samples.
+    The names allowed by `serve(callable_names=..., settable_names=...)` are attributes of this
+    object.
 
     Args:
-      env: joined to a world of a Gymnasium environment; closed with this one.
-      description: the result of `describe` for it.
-      render_mode: the mode in which the server recreates the environment; None to leave it as it
-        is. If the server does not support the mode, a warning is issued and `render` returns None.
+      env: the adaptor, joined to a world with a Gymnasium environment; `close` closes it too.
+      description: the result of `describe(env)`.
+      render_mode: the render mode with which the server recreates the environment; None to keep
+        the environment unchanged. If the server does not support the mode, a warning is issued and
+        `render` returns None.
 
     Attributes:
       environment: `env`.
@@ -148,14 +150,15 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         """Begin an episode.
 
         Args:
-          seed: for the environment's own `reset`.
-          options: likewise; see `adaptors.gymnasium.value_json` for the types that are preserved.
+          seed: passed to the environment's own `reset`.
+          options: passed to the environment's own `reset`; see `adaptors.gymnasium.value_json` for
+            the types that are preserved.
 
         Returns:
           The observation and the info.
 
         Raises:
-          DmEnvRpcError: the environment raised an error, quoted in the text.
+          DmEnvRpcError: the environment raised an error, which the message quotes.
           Otherwise as `DmEnvAdaptor.step`.
         """
         super().reset(seed=seed)
@@ -182,8 +185,8 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
 
         Raises:
           gymnasium.error.ResetNeeded: no episode is running.
-          SpecError: the action does not conform; nothing was sent.
-          DmEnvRpcError: the environment raised an error, quoted in the text.
+          SpecError: the action does not conform to the action space; nothing was sent.
+          DmEnvRpcError: the environment raised an error, which the message quotes.
           Otherwise as `DmEnvAdaptor.step`.
         """
         if not self._is_running:
@@ -226,15 +229,15 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
     """Request the description of the environment in a world.
 
     Args:
-      env: joined to the world.
+      env: the adaptor, joined to the world.
       key: the property to read; for a batch, `VECTOR_DESCRIPTION`.
 
     Returns:
       The description; None if the server does not describe a Gymnasium environment.
 
     Raises:
-      ProtocolError: the answer is invalid, or of a later version.
-      ConnectionLostError: the server ends connections on unknown requests.
+      ProtocolError: the answer is invalid or has an unsupported version.
+      ConnectionLostError: the server ended the connection because it does not know the request.
       Otherwise as `Connection.send`.
     """
     try:
@@ -270,13 +273,14 @@ def begin(
     """Ask a server to send infos and to render in a given mode.
 
     Args:
-      env: joined to a world of a Gymnasium environment, before its first sequence.
-      description: the result of `describe` for it.
-      render_mode: the mode; None to leave the environment as it is.
-      form: the preferred form of the infos; a server without it falls back to an older form.
+      env: the adaptor, joined to a world with a Gymnasium environment, before the first sequence.
+      description: the result of `describe(env)`.
+      render_mode: the render mode; None to keep the environment unchanged.
+      form: the preferred form of the infos; a server that does not support the form uses an older
+        one.
 
     Returns:
-      The mode; None, after a warning, if the server does not support it.
+      The render mode, or None, after a warning, if the server does not support the mode.
 
     Raises:
       As `DmEnvAdaptor.reset`.
@@ -307,7 +311,8 @@ def begin(
 def metadata_of(description: Description, render_mode: str | None) -> dict[str, Any]:
     """Return the metadata of an environment, including its current render mode.
 
-    An environment does not declare a list mode, which `gymnasium.make` adds with a wrapper.
+    Environments do not declare list modes such as "rgb_array_list", because `gymnasium.make` adds
+    these modes with a wrapper.
     """
     metadata = dict(description.metadata)
     modes = list(metadata.get("render_modes", []))
@@ -336,7 +341,7 @@ def read_frame(env: DmEnvAdaptor) -> Any:
     """Return the current frame of a Gymnasium environment.
 
     Args:
-      env: joined to its world, with a render mode from `begin`.
+      env: the adaptor, joined to a world for which `begin` has set a render mode.
 
     Raises:
       As `PropertyAccess.read`.
@@ -349,7 +354,7 @@ def read_frames(env: DmEnvAdaptor, count: int) -> list[Any]:
     """Return the current frame of each row of a batched world.
 
     Args:
-      env: joined to the world, with a render mode from `begin`.
+      env: the adaptor, joined to a world for which `begin` has set a render mode.
       count: the number of rows.
 
     Raises:

@@ -38,11 +38,11 @@ def begun(environment: Any, returned: Any) -> tuple[Any, Any]:
 
     Args:
       environment: the environment.
-      returned: the result of its `reset`.
+      returned: the result of the environment's `reset`.
 
     Raises:
-      TypeError: the result is anything else, including an array of two numbers or a dict with two
-        keys, which Python would unpack as well.
+      TypeError: the result is not a pair of observation and info; an array of two numbers or a
+        dict with two keys is also rejected, although Python would unpack it.
     """
     if isinstance(returned, tuple | list) and len(returned) == 2:
         observation, info = returned
@@ -60,8 +60,8 @@ def as_reward(environment: Any, reward: Any) -> float:
 
     Args:
       environment: the environment.
-      reward: the reward returned by its `step`. Any object with a `__float__`, such as a scalar of
-        another library, is a number; a string is not.
+      reward: the reward returned by the environment's `step`. Any object with a `__float__`, such
+        as a scalar of another library, counts as a number; a string does not.
 
     Raises:
       TypeError: the reward is not a number.

@@ -43,7 +43,7 @@ class StackedInfos(Infos):
 
     Args:
       count: the number of rows.
-      is_exact: whether the client supports all types.
+      is_exact: whether the client supports all types of `value_json`.
     """
 
     name = EXTRAS
@@ -117,7 +117,7 @@ class StackedInfos(Infos):
         unless the numbers of each key have one type and no row has several infos.
 
         Returns:
-          The stacked infos, and the remaining ones in their order.
+          The stacked infos, and the remaining infos in their original order.
         """
         names = list(of_rows[0][1])
         rows: list[int] = []

@@ -50,7 +50,7 @@ class RowSpaces(Protocol):
           count: the number of environments.
 
         Raises:
-          SpecError: the structure is wrong.
+          SpecError: the structure of the actions is wrong.
         """
 
     def empty(self, count: int) -> Arrays:

@@ -49,16 +49,16 @@ _SIDES = ("bounded_below", "bounded_above")
 def to_json(space: spaces.Space[Any], name: str, notes: list[str]) -> dict[str, Any]:
     """Convert a space to a JSON value.
 
-    A space of another type is replaced by the nearest Gymnasium space: the base class, for a
-    subclass; a Text, if its elements are strings; otherwise a Box of its shape and dtype.
+    A space of another type is replaced by the nearest Gymnasium space: a subclass by its base
+    class, a space of strings by a Text, and any other space by a Box of the same shape and dtype.
 
     Args:
       space: the space.
-      name: its name in notes and errors.
-      notes: extended by a note for each replaced space.
+      name: the name of the space in notes and error messages.
+      notes: the list to which a note on each replaced space is appended.
 
     Raises:
-      SpecError: no Gymnasium space is near.
+      SpecError: no Gymnasium space can replace the space.
     """
     for kind, write in _WRITERS.items():
         if isinstance(space, kind):
@@ -84,13 +84,13 @@ def from_json(value: Any, where: str, room: Room | None = None) -> spaces.Space[
 
     Args:
       value: the result of `to_json`.
-      where: its name in errors.
+      where: the name of the space in error messages.
       room: the memory budget for this and other spaces and their elements; None for the space of
         an environment in this process.
 
     Raises:
-      ProtocolError: the value does not describe a space, or describes a space whose elements do
-        not fit into a message, or too many spaces.
+      ProtocolError: the value does not describe a space, describes too many spaces, or describes a
+        space with elements that do not fit into a message.
     """
     try:
         count = _count(value)

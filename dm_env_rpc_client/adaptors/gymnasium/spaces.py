@@ -78,7 +78,7 @@ class Room:
         Args:
           shape: the shape of an element, or of a part of one.
           dtype: the dtype.
-          where: the name of the space in errors.
+          where: the name of the space in error messages.
         """
         # NumPy counts an empty dimension as 1, too.
         size = math.prod(max(length, 1) for length in shape) * dtype.itemsize
@@ -116,9 +116,9 @@ class Room:
 class ExactBox(spaces.Box):
     """A Box of integers that samples integers directly.
 
-    Gymnasium's Box samples floats and rounds them down. Its samples miss large numbers and can
-    exceed the upper bound, and a sample without dimensions is a NumPy scalar, which the Box itself
-    rejects as an element.
+    Gymnasium's Box samples floats and rounds them down. As a result, its samples never include
+    some large numbers and can exceed the upper bound. A sample without dimensions is a NumPy
+    scalar, which the Box itself rejects as an element.
     """
 
     def sample(self, mask: None = None, probability: None = None) -> npt.NDArray[Any]:
@@ -130,12 +130,12 @@ class ExactBox(spaces.Box):
 class _Wide(spaces.Box):
     """A Box whose bounds are each a read-only view of a single element.
 
-    In elements, samples and equality, the space behaves like a Box.
+    The space has the same elements and samples as a Box, and is compared in the same way.
 
     Args:
       low: the lower bound of all elements.
       high: the upper bound of all elements.
-      shape: the shape, of at least one dimension.
+      shape: the shape, with at least one dimension.
       dtype: the dtype.
     """
 
@@ -194,7 +194,7 @@ def uniform_box(
     """Return a Box with one lower and one upper bound for all elements.
 
     Args:
-      low: the lower bound; not infinite for integers.
+      low: the lower bound, which is finite for integers.
       high: the upper bound.
       shape: the shape.
       dtype: the dtype.
@@ -277,12 +277,12 @@ def spec_to_space(spec: Any, name: str, room: Room | None = None) -> spaces.Spac
 
     Args:
       spec: the spec.
-      name: its name in error messages.
-      room: the memory budget for the bounds of this and other spaces; None for this one alone.
+      name: the name of the spec in error messages.
+      room: the memory budget for the bounds of this and other spaces; None for a separate budget.
 
     Raises:
-      SpecError: no space has such values: messages, complex numbers, arrays of variable
-        length along another axis than the first.
+      SpecError: no space can represent the values, which are messages, complex numbers, or arrays
+        of variable length along an axis other than the first.
     """
     room = room or Room()
     if isinstance(spec, Mapping):
@@ -333,7 +333,8 @@ def from_space(spec: Any, value: Any, name: str) -> Any:
     """Convert an element of a space to a value that matches its spec; the inverse of `to_space`.
 
     Raises:
-      SpecError: the value has another structure, or a cast would change it.
+      SpecError: the structure of the value does not match the spec, or a cast would change the
+        value.
     """
     if isinstance(spec, Mapping):
         if not isinstance(value, Mapping) or value.keys() != spec.keys():

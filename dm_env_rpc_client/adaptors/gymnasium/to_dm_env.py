@@ -53,7 +53,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
     """A dm_env environment that steps a Gymnasium environment, for instance to serve it.
 
     The last TimeStep of an episode has discount 0 if Gymnasium calls the episode terminated, and 1
-    if it is only truncated. The specs of its spaces are listed in `elements`.
+    if it is only truncated. The module `elements` lists the specs for all types of spaces.
 
     Args:
       env: the Gymnasium environment; `close` closes it too.
@@ -64,13 +64,14 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
       reset_settings: the settings that `configure` accepts.
       gymnasium: the Gymnasium environment.
       action_space: the action space, as clients reconstruct it.
-      observation_space: the observation space, likewise.
-      spaces_json: the JSON of both.
-      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
-      infos: whether observations include the infos, or the form that the client has requested.
+      observation_space: the observation space, as clients reconstruct it.
+      spaces_json: the JSON of both spaces, by name.
+      notes: notes on spaces of other libraries, each replaced by the nearest Gymnasium space.
+      infos: whether observations include the infos, or the form of infos that the client has
+        requested.
 
     Raises:
-      SpecError: dm_env has no spec for a space of this type.
+      SpecError: dm_env has no spec for a space of the environment.
     """
 
     reset_settings = ("seed", "options", "infos")
@@ -131,15 +132,15 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
 
         Args:
           settings: `seed`, an integer, and `options`, a mapping or its JSON text (see
-            `value_json`), are passed to the environment's next `reset`. `infos` adds the info to
-            later observations: a bool, or a form of `info_observation`. The environment's own
-            observation is then under `OBSERVATION` and the JSON of its info under `EXTRAS`.
+            `value_json`), are passed to the environment's next `reset`. `infos`, a bool or a form
+            defined in `info_observation`, adds the info to later observations. The environment's
+            own observation is then under `OBSERVATION` and the JSON of its info under `EXTRAS`.
 
         Returns:
           A function that restores the former settings.
 
         Raises:
-          ValueError: a setting has another type.
+          ValueError: a setting has the wrong type.
         """
         arguments = reset_arguments(settings)
         before = self._seed, self._options, self.infos
@@ -297,11 +298,11 @@ def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check the settings of a Reset and convert them to arguments for Gymnasium environments.
 
     Args:
-      settings: `seed`, an integer; `options`, a mapping or its JSON text (see
-        `value_json`); and `infos`, a bool or a form of `info_observation`.
+      settings: `seed`, an integer; `options`, a mapping or its JSON text (see `value_json`); and
+        `infos`, a bool or a form defined in `info_observation`.
 
     Raises:
-      ValueError: a setting has another type.
+      ValueError: a setting has the wrong type.
     """
     arguments: dict[str, Any] = {}
     for name, value in settings.items():

@@ -175,7 +175,7 @@ def decode(text: str, where: str) -> Any:
 
     Args:
       text: the result of `encode`.
-      where: its name in error messages.
+      where: the name of the text in error messages.
 
     Raises:
       ProtocolError: the text is invalid.
@@ -190,7 +190,7 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
 
     Args:
       value: a value.
-      levels: the number of levels that are transferred.
+      levels: the maximum number of nested levels to transfer.
     """
     kind = type(value)
     if kind is dict and levels:  # Fast path for most infos, without a call for most parts.
@@ -243,10 +243,10 @@ def decode_description(text: str, where: str) -> Mapping[str, Any]:
 
     Args:
       text: the JSON text.
-      where: its name in error messages.
+      where: the name of the text in error messages.
 
     Raises:
-      ProtocolError: the text is invalid, or of another version.
+      ProtocolError: the text is invalid or has an unsupported version.
     """
     value = _json(text, where)
     if not isinstance(value, Mapping) or value.get("version") != VERSION:
@@ -275,7 +275,7 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
 
     Args:
       value: the value.
-      levels: the number of levels that are transferred.
+      levels: the maximum number of nested levels to transfer.
       is_exact: as for `encode`.
     """
     kind = type(value)
@@ -470,12 +470,12 @@ def _width(dtype: Any) -> int:
 def _fit_one_width(items: list[Any], width: int) -> bool:
     """Whether an array of strings takes little more memory than the strings that it contains.
 
-    Each element takes as much memory as the longest element. Wasteful arrays therefore stay arrays
-    of objects.
+    Each element of such an array takes as much memory as the longest element. If this would waste
+    memory, the strings remain in an array of objects.
 
     Args:
       items: the items.
-      width: the width of an element, in characters; 0 for the longest item.
+      width: the width of an element, in characters; 0 for the length of the longest item.
     """
     if not all(isinstance(item, str) for item in items):
         return False

@@ -75,7 +75,7 @@ def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]
     """Return a property with the frames of all rows: an array [N, ...], or a tuple as JSON.
 
     Args:
-      render: returns the frames of all rows, as a sequence or an array; None for no frames.
+      render: returns the frames of all rows, as a sequence or an array, or None if there are none.
     """
 
     def read() -> Any:

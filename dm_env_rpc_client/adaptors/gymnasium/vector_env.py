@@ -69,36 +69,38 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
     `step` waits for all environments. With `send` and `recv`, fast environments do not wait for
     slow environments: `send` starts steps, and `recv` returns their results as the answers arrive.
 
-    If some environments fail, the answers of all other environments have been read.
+    If some environments fail, the error is raised after the answers of all others have been read.
 
     Args:
-      address: one address, or several, over which the environments are distributed in turn. An
-        address may be a server to launch, as for `make`: a single one serves all environments; in a
-        list, each is launched separately.
+      address: one address, or several, to which the environments are assigned in turn. An address
+        may be a server to launch, as for `make`: a single server serves all environments; each
+        server in a list is launched separately.
       num_envs: the number of environments, N; None for one at each address, or for all rows of a
         world that is itself a batch, such as a vector environment.
       create_world_settings: settings with which the world of each environment is created: one
         mapping for all, one for each, or a function of an environment's index.
-      join_world_settings: the same for joining it.
-      autoreset_mode: None for the mode of a vector environment at the server, and `NEXT_STEP`
-        otherwise. `NEXT_STEP`: the step after the end of an episode ignores its action and
-        begins the next, as in dm_env. `SAME_STEP`: the step that ends an episode begins the
-        next, and its last observation and info are `info["final_obs"]` and
-        `info["final_info"]`. `DISABLED`: episodes begin only with `reset`, with the option
+      join_world_settings: settings with which each world is joined, in the same forms.
+      autoreset_mode: None for the mode of the vector environment at the server or, if there is
+        none, `NEXT_STEP`. `NEXT_STEP`: the step after the end of an episode ignores its action and
+        begins the next, as in dm_env. `SAME_STEP`: the step that ends an episode also begins the
+        next one; the last observation and info of the ended episode are `info["final_obs"]` and
+        `info["final_info"]`. `DISABLED`: episodes begin only with `reset` and its option
         `reset_mask`.
-      copy: False to return the same observation arrays in every step, overwritten by the next.
+      copy: False to return the same observation arrays in every step, which the next step
+        overwrites.
       unwrap_single: False to keep the mappings around a single action or observation.
-      seed_setting: the name of the setting that takes the seed of a reset; None to send no seeds.
+      seed_setting: the name of the reset setting for the seed; None to send no seeds.
       render_mode: for served Gymnasium environments, as for `GymnasiumProxy`.
-      num_batches: as for `BatchedEnvironment`; 0 for one stream for each environment.
+      num_batches: as for `BatchedEnvironment`; 0 for one stream per environment.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`,
-        `requested_observations` or `restart`: the episode of a lost environment is truncated, with
-        the last observation and `info["restarted"]`.
+        `requested_observations` or `restart`. With `restart`, the episode of a lost environment is
+        truncated, with the last observation and `info["restarted"]`.
 
     Raises:
-      SpecError: an argument is of another type or out of range, and nothing was sent or started; or
-        the environments have different specs, or there is no space for them.
-      EnvironmentsFailedError: some could not be opened. No world is left on the servers.
+      SpecError: an argument has the wrong type or is out of range, and nothing was sent or
+        started; or the environments have different specs, or there is no space for a spec.
+      EnvironmentsFailedError: some environments could not be opened. No world is left on the
+        servers.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -170,10 +172,10 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """Begin an episode in every environment, or in some of them.
 
         Args:
-          seed: sent as the setting `seed_setting`: a sequence has one for each environment; a
-            number is the first of N consecutive seeds.
+          seed: sent as the setting `seed_setting`: a sequence contains one seed for each
+            environment; a number is the first of N consecutive seeds.
           options: settings of the next episodes, by name. With `reset_mask`, bool [N], only the
-            environments with True are reset.
+            selected environments are reset.
 
         Returns:
           The observations [N, ...], unchanged for environments that were not reset, and the
@@ -236,10 +238,10 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
           [N] and infos.
 
         Raises:
-          SpecError: an action does not conform; nothing was sent to any environment.
+          SpecError: an action does not conform to its space; nothing was sent to any environment.
           gymnasium.error.ResetNeeded: an environment was never reset, or its episode has ended
             and autoreset is disabled.
-          EnvironmentsFailedError: some failed; the others have completed their step.
+          EnvironmentsFailedError: some environments failed; the others have completed their step.
         """
         idle = self._idle(range(self.num_envs))
         by_name = self._spaces.actions(actions, self.num_envs)
@@ -250,7 +252,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         """Step some environments without waiting for them.
 
         Args:
-          actions: rows of an element of `action_space`, one for each of `env_ids`.
+          actions: one action for each of `env_ids`, batched as in `action_space`.
           env_ids: the indices of M environments without a pending step; None for all. The rows of a
             batch step together, so only whole batches can be selected (see `num_batches`).
 
@@ -268,15 +270,16 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
 
         Args:
           min_envs: the number of environments to wait for.
-          max_envs: the maximum number to return, in the order of arrival; None for all that have
-            arrived by then.
+          max_envs: the maximum number of environments to return, in the order of arrival; None for
+            all that have arrived by then.
 
         Returns:
           The results of `step` for M environments, and their indices, int64 [M].
 
         Raises:
-          SpecError: fewer than `min_envs` have a pending step.
-          EnvironmentsFailedError: some failed. The others can still be received.
+          SpecError: fewer than `min_envs` environments have a pending step.
+          EnvironmentsFailedError: some environments failed. The results of the others can still be
+            received.
         """
         worlds, rows = self._worlds, self._rows
         return worlds.exchange(

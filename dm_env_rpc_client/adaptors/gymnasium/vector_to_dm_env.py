@@ -64,7 +64,8 @@ def autoreset_mode_of(env: Any, given: str | None) -> AutoresetMode:
       given: the name of the mode, for an environment that declares none.
 
     Raises:
-      SpecError: the environment declares no mode, is not of a known package, and none is given.
+      SpecError: the environment declares no mode and is not from a known package, and no mode is
+        given.
     """
     declared = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     if declared is not None:
@@ -87,13 +88,14 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     """A dm_env environment that steps a Gymnasium vector environment, for instance to serve it.
 
     A row whose episode is terminated or truncated is LAST, with discount 0 if it is terminated and
-    1 otherwise. What follows depends on the autoreset mode: with NEXT_STEP, a FIRST row, whose
-    action was ignored; with SAME_STEP, the observation of a LAST row is already the first of the
-    next episode; with DISABLED, the row stays LAST until a reset with a mask that includes it.
+    1 otherwise. What follows depends on the autoreset mode. With NEXT_STEP, the row is FIRST in
+    the next step, which ignores the row's action. With SAME_STEP, the observation of a LAST row is
+    already the first one of the next episode. With DISABLED, the row stays LAST until a reset with
+    a mask that includes it.
 
     Args:
       env: the vector environment; `close` closes it too.
-      autoreset_mode: the name of its mode, if it declares none.
+      autoreset_mode: the name of the autoreset mode, for an environment that declares none.
       arrays: as for `serve`.
 
     Attributes:
@@ -101,8 +103,8 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
       num_envs: the number of rows.
 
     Raises:
-      SpecError: dm_env has no spec for a space of this type, a step returns only some rows, or the
-        mode is unknown.
+      SpecError: dm_env has no spec for a space of the environment, a step returns only some rows,
+        or the mode is unknown.
     """
 
     reset_settings = ("seed", "options", "infos", batches.ROWS, batches.RESET_MASK)
@@ -179,12 +181,13 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
         """Apply the settings of a Reset request.
 
         Args:
-          settings: `seed`, an integer or one for each row, int [N], also accepted as `rows.seed`;
-            `options`, a mapping or its JSON text; `reset_mask`, bool [N], the rows in which an
-            episode begins; `infos`, whether later observations have the infos under `EXTRAS`.
+          settings: `seed`, an integer, or one for each row, int [N] (also accepted as
+            `rows.seed`); `options`, a mapping or its JSON text; `reset_mask`, bool [N], the rows
+            in which an episode begins; and `infos`, whether later observations include the infos
+            under `EXTRAS`.
 
         Raises:
-          ValueError: a setting has another type or the wrong number of values.
+          ValueError: a setting has the wrong type or the wrong number of values.
         """
         others = dict(settings)
         mask = others.pop(batches.RESET_MASK, None)

@@ -37,13 +37,13 @@ class Description(NamedTuple):
     """A PettingZoo environment.
 
     Attributes:
-      agents: its possible agents.
+      agents: the possible agents of the environment.
       action_spaces: the action space of each agent.
       observation_spaces: the observation space of each agent.
-      metadata: its metadata.
-      render_mode: its render mode.
-      state_space: the space of its global state; None if there is none.
-      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
+      metadata: the metadata of the environment.
+      render_mode: the render mode of the environment.
+      state_space: the space of the environment's global state; None if there is no global state.
+      notes: notes on spaces of other libraries, each replaced by the nearest Gymnasium space.
     """
 
     agents: Sequence[Hashable]
@@ -101,7 +101,7 @@ def describe(env: Any) -> str:
       env: the environment.
 
     Raises:
-      SpecError: a space has no near Gymnasium space.
+      SpecError: no Gymnasium space can replace one of the spaces.
     """
     notes: list[str] = []
     state_space = getattr(env, "state_space", None)

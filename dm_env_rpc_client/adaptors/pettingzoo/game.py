@@ -69,12 +69,12 @@ def as_game(env: AECEnv | ParallelEnv) -> PettingZooGame:
     """Convert a PettingZoo environment to a `Game`.
 
     Args:
-      env: the environment. PettingZoo converts an AECEnv: with `aec_to_parallel` if its metadata
-        has `is_parallelizable`, otherwise with `turn_based_aec_to_parallel`, where all agents step
-        and one of them acts.
+      env: the environment. PettingZoo converts an AECEnv with `aec_to_parallel` if its metadata
+        has `is_parallelizable`, and otherwise with `turn_based_aec_to_parallel`, where all agents
+        step and one of them acts.
 
     Raises:
-      SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
+      SpecError: the environment has no `possible_agents`, or one of its spaces cannot be sent.
     """
     if isinstance(env, AECEnv):
         is_parallelizable = env.metadata.get("is_parallelizable", False)
@@ -89,7 +89,7 @@ class PettingZooGame(Game):
     the first free agent. If the join setting `infos` is true, the agent's own observations are
     under `OBSERVATION` and the JSON of its info is under `EXTRAS`. A TimeStep has discount 0 if
     PettingZoo calls the agent terminated, and 1 if it is only truncated. If an agent resets its
-    own sequence, the sequences of all agents end, truncated.
+    own sequence, the sequences of all agents are truncated.
 
     Args:
       env: the environment; `close` closes it.
@@ -98,7 +98,7 @@ class PettingZooGame(Game):
       properties: the properties listed in `description`.
 
     Raises:
-      SpecError: the environment has no `possible_agents`, or a space that cannot be sent.
+      SpecError: the environment has no `possible_agents`, or one of its spaces cannot be sent.
     """
 
     def __init__(self, env: ParallelEnv):
@@ -310,7 +310,8 @@ class PettingZooGame(Game):
         """Return placeholder values for an agent that has not received any observation yet.
 
         Raises:
-          RuntimeError: its client receives no infos, which would mark the values as placeholders.
+          RuntimeError: the agent's client receives no infos, which would mark the values as
+            placeholders.
         """
         if not self._has_extras.get(agent):
             raise RuntimeError(f"the environment returned no observation for agent {agent!r}")

@@ -64,17 +64,18 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
     Each agent has a stream on one shared connection. The Steps of all agents are sent before any
     answer is read.
 
-    For a PettingZoo environment at a server of this package, agents, spaces, observations, rewards,
-    flags, infos, metadata, state and frames are the environment's own, and its `reset` receives
-    `seed` and `options`. For any other world, the spaces are those of the agents' specs, as with
-    `GymnasiumEnv`; `options` and the `seed` are the settings of a reset, and an agent is terminated
-    if the server sends it TERMINATED and truncated if it sends INTERRUPTED.
+    For a PettingZoo environment at a server built with this package, agents, spaces, observations,
+    rewards, flags, infos, metadata, state and frames are the environment's own, and its `reset`
+    receives `seed` and `options`. For any other world, the spaces are those of the agents' specs,
+    as with `GymnasiumEnv`; `options` and `seed` are sent as the settings of a reset, and an agent
+    is terminated if the server sends it TERMINATED and truncated if it sends INTERRUPTED.
 
-    If one agent fails, for instance because its stream is lost, the streams of all agents end
-    and the world is destroyed. With `restart`, a step that loses the server or a stream is
-    truncated for all participating agents, with a copy of their last observations, reward 0 and the
-    info `{"restarted": True}`, and `reset` launches or connects, creates and joins again; until
-    then `render` and `state` raise ConnectionClosedError.
+    If one agent fails, for instance because its stream is lost, the streams of all agents end and
+    the world is destroyed. With `restart`, a step that loses the server or a stream is truncated
+    for all participating agents, with a copy of their last observations, reward 0 and the info
+    `{"restarted": True}`. The next `reset` launches the server or connects to it again, and then
+    creates and joins the world again. Until then, `render` and `state` raise
+    ConnectionClosedError.
 
     Args:
       address: the address of the server, or a server to launch, as for `make`.
@@ -85,26 +86,27 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
       join_world_settings: settings with which every agent joins.
       world_name: the world to join; None to create one. A step also waits for any other players in
         the world.
-      render_mode: sent as the create setting `render_mode`. If the server does not support the
-        mode, or for "human", a warning is issued and `render` returns None.
+      render_mode: sent as the create setting `render_mode`. If the mode is "human" or the server
+        does not support it, a warning is issued and `render` returns None.
       restart: how often to restart the world, with the same settings, if its server or a stream is
-        lost; None or False for never, True for `Restart()`. Not allowed with `world_name`, since
-        the world of others may be gone, or continue without these agents.
+        lost; None or False for never, True for `Restart()`. Not allowed with `world_name`, since a
+        world created by another client may no longer exist, or may continue without these agents.
       **make_kwargs: for `dm_env_rpc_client.make`, such as `request_timeout`. With
-        `requested_observations`, every world is treated as "any other".
+        `requested_observations`, every world is treated as "any other world".
 
     Attributes:
       possible_agents: the agents that may take part in an episode.
       agents: the agents that take part now.
       metadata: the metadata of the environment.
-      render_mode: its render mode.
-      notes: notes on spaces of other libraries, which are replaced by Gymnasium's nearest.
+      render_mode: the render mode of the environment.
+      notes: notes on spaces of other libraries, each replaced by the nearest Gymnasium space.
       world_name: the name of the world, for other players to join.
 
     Raises:
-      SpecError: an argument is of another type or out of range, and nothing was sent or started; an
-        agent does not exist in the environment; the server does not list its agents and none are
-        given; there is no space for a spec; or both `restart` and `world_name` are given.
+      SpecError: an argument has the wrong type or is out of range, and nothing was sent or
+        started; an agent does not exist in the environment; the server does not list its agents
+        and none are given; there is no space for a spec; or both `restart` and `world_name` are
+        given.
       Otherwise as `dm_env_rpc_client.make`. No world is left on the server.
     """
 
@@ -188,14 +190,15 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         """Begin an episode for all agents.
 
         Args:
-          seed: for the environment's own `reset`.
-          options: likewise; see `adaptors.gymnasium.value_json` for the types that are preserved.
+          seed: passed to the environment's own `reset`.
+          options: passed to the environment's own `reset`; see `adaptors.gymnasium.value_json` for
+            the types that are preserved.
 
         Returns:
           The observation and the info of each agent that takes part.
 
         Raises:
-          DmEnvRpcError: the environment raised an error, quoted in the text.
+          DmEnvRpcError: the environment raised an error, which the message quotes.
           AgentsFailedError: some agents failed, and this environment is closed.
           ConnectionClosedError: this environment was already closed.
           Otherwise, with `restart`, the error of the last attempt.
@@ -240,8 +243,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         """Take a step.
 
         Args:
-          actions: an element of its action space for each of `agents`. Actions of agents that no
-            longer take part are ignored.
+          actions: for each of `agents`, an element of the agent's action space. Actions of agents
+            that no longer take part are ignored.
 
         Returns:
           Observations, rewards, terminations, truncations and infos, each by agent. An agent that
@@ -250,8 +253,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
 
         Raises:
           gymnasium.error.ResetNeeded: no agent takes part in an episode.
-          SpecError: an action is missing or does not conform; nothing was sent.
-          DmEnvRpcError: the environment raised an error, quoted in the text.
+          SpecError: an action is missing or does not conform to its space; nothing was sent.
+          DmEnvRpcError: the environment raised an error, which the message quotes.
           AgentsFailedError: some agents failed, and this environment is closed.
           ConnectionClosedError: this environment was already closed.
         """
@@ -343,8 +346,8 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         """Restart the world if it is lost.
 
         Raises:
-          SpecError: its agents or spaces have changed.
-          DmEnvRpcClientError: all attempts have failed; this is the error of the last one.
+          SpecError: the agents or spaces of the world have changed.
+          DmEnvRpcClientError: all attempts have failed; this is the error of the last attempt.
         """
         supervision = self._supervision
         while supervision is not None and supervision.due is not None and not self._is_closed:

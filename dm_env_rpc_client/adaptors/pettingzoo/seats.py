@@ -30,7 +30,8 @@ class Extras(NamedTuple):
       present: the names of all agents that take part now; None if no agent is new, or if all take
         part after a reset.
       common: infos that belong to no agent, by key.
-      reward: the reward of a step with which the agent begins to take part; None for any other.
+      reward: the reward of the step in which the agent begins to take part; None for any other
+        step.
       is_observed: whether the environment returned an observation of the agent.
     """
 

@@ -48,14 +48,14 @@ class _Place(options.World):
     def properties(self) -> Iterator[tuple[PropertyAccess, str]]:
         """Connect to the server and determine which properties interface it offers.
 
-        With `auto` the root is listed over each interface in turn, with a new connection each time,
-        because some servers end the stream at an unknown message.
+        With `auto`, the root is listed over each interface in turn, with a new connection each
+        time, because some servers end the stream at an unknown message.
 
         Yields:
-          The properties, and the interface.
+          The properties, and the name of the interface.
 
         Raises:
-          UsageError: there are settings, but no world to use them for.
+          UsageError: settings are given, but no world uses them.
           DmEnvRpcClientError: the server has neither interface. Otherwise as `connect` and
             `join_world`.
         """

@@ -30,7 +30,8 @@ def parse_value(key: str, text: str, spec: specs.Array | None) -> Any:
       key: the property, for error messages.
       text: true or false for a bool; an integer, also as 0x1f; a float; a string without
         quotes; a JSON list for an array.
-      spec: the property's spec; None if unknown, to read JSON or else a string.
+      spec: the property's spec; None if unknown, to parse the text as JSON if possible, or else as
+        a string.
 
     Returns:
       A value of the spec's dtype and shape, within its bounds.

@@ -15,11 +15,11 @@ from rich.style import Style
 class Drawing:
     """An image for `rich`, scaled by a whole factor to fill the available space.
 
-    If both halves have the same colour, the character is a space: some fonts leave a seam between
-    the glyphs of two rows.
+    A character whose halves have the same colour is drawn as a space, because some fonts leave a
+    seam between the glyphs of two rows.
 
     Args:
-      picture: uint8 [height, width, 3].
+      picture: the image, uint8 [height, width, 3].
     """
 
     def __init__(self, picture: npt.NDArray[np.uint8]):

@@ -106,8 +106,8 @@ class _Replay(recorded.Reading):
 def replay(*, served: _Replay, as_json: Json = False) -> None:
     """Serve a recording without its environment, until Ctrl-C or SIGTERM.
 
-    The same requests get the same answers. A different request gets an error that names both it and
-    the recorded one.
+    The same requests get the same answers. A different request gets an error that describes both
+    this request and the recorded one.
     """
     from dm_env_rpc_client import recording
 
@@ -168,7 +168,7 @@ def _serve(
       running: the server; stopped at the end.
       what: the activity, printed before the address.
       as_json: whether the address is printed as JSON.
-      progress: returns the text to show on a terminal meanwhile.
+      progress: returns the text to show on a terminal while the server runs.
     """
     with running:
         if as_json:

@@ -55,8 +55,9 @@ class _What(options.Group):
       tries: Before serving, create the environment once and close it, to check that it works with
         these settings.
       python: Interpreter that serves ENVIRONMENT, a MODULE:FACTORY; Python 3.6 or later. If this
-        package is not installed there, it runs the server of `dm-env-rpc standalone`, with no other
-        options than --address, --insecure, --thread, --tls-cert, --tls-key and --token-file.
+        package is not installed there, it runs the server of `dm-env-rpc standalone`, which
+        supports only the options --address, --insecure, --thread, --tls-cert, --tls-key and
+        --token-file.
       c_library: Library with the C interface EnvCApi to serve, in one process per world. CONNECT
         is the name of its connect function, or its offset, such as +0x1234.
       c_version: Version of env_c_api.h with which the library was compiled.
@@ -78,7 +79,7 @@ class _What(options.Group):
         """Return the source of the environments, after trying it once unless `--no-try` is set.
 
         Raises:
-          UsageError: no environment is named, or it cannot be created.
+          UsageError: no environment is named, or the environment cannot be created.
           SpecError: the environment does not exist.
         """
         from dm_env_rpc_client.cli.serving import sources

@@ -31,8 +31,8 @@ def try_source(
 
     Args:
       source: the source.
-      settings: by name, nested or flat.
-      what: how error messages name the source.
+      settings: the create settings, by name, nested or flat.
+      what: the name of the source in error messages.
       conversion: how environments of other libraries are converted.
 
     Raises:

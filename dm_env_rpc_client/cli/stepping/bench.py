@@ -63,8 +63,8 @@ def bench(
 ) -> None:
     """Measure how fast an environment steps, and where the time of a step goes.
 
-    Latency is the time of one step when nothing else is pending. Its phase `wait` contains the
-    network in both directions and the work of the server. The server's share is estimated by
+    Latency is the time of one step when nothing else is pending. The phase `wait` includes
+    transmission in both directions and the work of the server. The server's share is estimated by
     comparison with requests that need no work. The last table shows the throughput with several
     pending steps, as with `rollout`.
     """

@@ -42,9 +42,9 @@ def make_policy(name: str, action_spec: Any, seed: int | None) -> Policy:
     """Return the policy with a given name.
 
     Args:
-      name: "random" samples every action from its spec; "constant" takes the value that
-        the spec generates; MODULE:FUNCTION is a function that takes the TimeStep and the
-        action spec and returns the action.
+      name: "random" samples every action from its spec; "constant" always returns the value that
+        the spec generates; MODULE:FUNCTION is a function that receives the TimeStep and the action
+        spec and returns the action.
       action_spec: the action spec of the environment.
       seed: the seed of the random policy.
 
@@ -98,8 +98,8 @@ class Stopwatch:
     """A timer that measures the steps of an environment.
 
     Args:
-      env: the environment, whose connection nothing else may use.
-      actions: the actions, repeated in a loop across the ends of episodes.
+      env: the environment; nothing else may use its connection.
+      actions: the actions, which are repeated in a loop regardless of the ends of episodes.
     """
 
     def __init__(self, env: DmEnvAdaptor, actions: Sequence[Any]):
@@ -137,7 +137,7 @@ class Stopwatch:
 
         Raises:
           ConnectionLostError, ProtocolError, DeadlineExceededError: the server does not answer as
-            the protocol demands.
+            the protocol requires.
         """
         request = encode_request(any_pb2.Any(type_url=_UNKNOWN))
         arrival = _Arrival(request.decode)
@@ -183,7 +183,7 @@ class Episodes:
 
     Args:
       env: the world.
-      num_envs: the number of its rows; None if it is not a batch.
+      num_envs: the number of rows of the world; None if the world is not a batch.
       act: the policy, which returns the actions of all rows.
       count: the total number of episodes.
       max_steps: the number of steps after which an episode is cut off.

@@ -46,8 +46,8 @@ class _Run(options.Group):
 def run(*, wanted: _Run, world: options.WorldOrCatch, as_json: options.Json = False) -> None:
     """Run episodes in an environment and show returns, lengths and steps per second.
 
-    In a batched world all rows step together, each runs its share of the episodes, and the policy
-    returns the actions of all rows.
+    In a batched world, all rows step together, each row runs its share of the episodes, and the
+    policy returns the actions of all rows.
     """
     from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 

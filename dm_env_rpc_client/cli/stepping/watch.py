@@ -28,11 +28,12 @@ _CONNECT_SECONDS = 2.0
 class Watch:
     """A thread that asks the server, over a separate connection, which players a step waits for.
 
-    It shows nothing for servers other than this package's, which do not have this information.
+    Only servers built with this package have this information; for other servers, the thread shows
+    nothing.
 
     Args:
       env: the stepped environment.
-      tell: called in the thread with `env` and what a step waits for, after each change.
+      tell: called in the thread after each change, with `env` and what a step waits for.
 
     Attributes:
       waiting_for: what the step waits for; "" if unknown.

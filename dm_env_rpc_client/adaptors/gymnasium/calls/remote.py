@@ -34,8 +34,8 @@ class RemoteCalls:
 
         Args:
           name: the name of the method, or of an attribute, whose value is returned.
-          *args: data for the call, the same for every environment.
-          **kwargs: likewise.
+          *args: positional arguments, which must be data, the same for every environment.
+          **kwargs: keyword arguments, which must be data, the same for every environment.
 
         Returns:
           The result for each environment.
@@ -59,11 +59,13 @@ class RemoteCalls:
         """Set an attribute of every environment.
 
         Args:
-          name: its name.
-          given: data; a list or tuple contains one value for each environment.
+          name: the name of the attribute.
+          given: the value, which must be data; a list or tuple contains one value for each
+            environment.
 
         Raises:
-          ValueError: the list or tuple has another length. Otherwise as `call`.
+          ValueError: the length of the list or tuple is not the number of environments. Otherwise
+            as `call`.
         """
         each = list(given) if isinstance(given, list | tuple) else [given] * self.num_envs
         if len(each) != self.num_envs:
@@ -83,11 +85,11 @@ def call_rows(
     """Call a method in some rows and return the results; see `RemoteCalls.call`.
 
     Args:
-      worlds: the worlds with the rows.
+      worlds: the worlds that contain the rows.
       name: the name of the method.
       rows: the indices of the rows.
       args: positional arguments, the same for every row.
-      kwargs: keyword arguments, likewise.
+      kwargs: keyword arguments, the same for every row.
     """
     results: dict[int, Any] = {}
     for properties, own, places in _parts(worlds, rows):
@@ -114,7 +116,7 @@ class RemoteNames:
     The names are requested once, on first use.
 
     Args:
-      connection: returns the connection joined to its world.
+      connection: returns the connection joined to the environment's world.
     """
 
     def __init__(self, connection: Callable[[], Connection]):

@@ -68,8 +68,9 @@ class OfEach(Callee):
 
     Attributes:
       count: the number of rows.
-      run: called with a row's index, a function and further arguments; calls the function with the
-        row's environment, in its own thread or process. All of them can be pickled.
+      run: called with a row's index, a function and further arguments, all of which can be
+        pickled; calls the function with the row's environment and these arguments, in the thread
+        or process of the row.
     """
 
     count: int
@@ -103,8 +104,8 @@ def _call(
 class OfVector(Callee):
     """The rows of a vector environment, which calls a method for all rows together.
 
-    If the environment has no method `call`, as in EnvPool, its own method is called, which returns
-    one value per row, or one value for all rows.
+    If the environment has no method `call`, as in EnvPool, the named method is called directly. It
+    returns one value per row, or one value for all rows.
     """
 
     environment: Any
@@ -164,8 +165,9 @@ class ServedCalls:
         Args:
           properties: the properties to extend.
           callee: the environments to call.
-          callable_names: names of methods to call, and of attributes to read.
-          settable_names: names of attributes to set.
+          callable_names: names of methods that clients may call, and of attributes that they may
+            read.
+          settable_names: names of attributes that clients may set.
           count: the number of rows.
         """
         for name in callable_names:
