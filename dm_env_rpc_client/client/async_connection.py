@@ -233,8 +233,8 @@ async def create_secure_async_channel_and_connect(
 ) -> AsyncConnection:
     """Connect over a secure channel; the reference package's function has the same signature.
 
-    It accepts the same arguments and raises the same errors. Unlike the reference's connection,
-    this one is closed with `await connection.close()` or `async with`.
+    The arguments and errors are the same, too. Unlike the reference's connection, this one is
+    closed with `await connection.close()` or `async with`.
     """
     if credentials is None:
         credentials = local_credentials(server_address)

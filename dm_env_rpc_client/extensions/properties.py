@@ -143,16 +143,20 @@ class PropertyAccess(abc.ABC):
 
     @abc.abstractmethod
     def write(self, key: str, value: Any) -> None:
-        """Write a value to a property: a Tensor or any value that `pack_tensor` accepts.
+        """Write a value to a property.
 
         The world decides when the value takes effect ("Read/Write/List Property" in the protocol
         reference).
 
+        Args:
+          key: the key of the property.
+          value: a Tensor, or any value that `pack_tensor` accepts.
+
         Raises:
           PropertyValueError: the value is invalid for the property. The error is also a
             ValueError.
-          SpecError: the value cannot be packed, so nothing was sent. Otherwise, the same errors as
-            `read`.
+          SpecError: the value cannot be packed, so nothing was sent.
+          Otherwise as `read`.
         """
 
     @abc.abstractmethod

@@ -37,7 +37,7 @@ from dm_env_rpc_client.system.children import Guard, Parent, bound_output
 LABEL = "dm-env-rpc-client"
 
 _CREATE_SECONDS = 60.0
-"""The time limit, in seconds, for the daemon to create a container that must be removed."""
+"""The time limit, in seconds, for the daemon to create a container, which is then removed."""
 _MAP_SECONDS = 2.0
 """The time limit, in seconds, for the daemon to map the port of a running container."""
 _ANSWER_SECONDS = 60.0

@@ -86,8 +86,8 @@ def from_docker(
         `standalone` is copied into the container and replaces the entry point. The image needs
         Python 3.6 or later and NumPy.
       python: the interpreter in the image that runs `target`.
-      port: the port on which the server listens, on all interfaces of the container; None for the
-        only TCP port that the image exposes, or 50051 with `target`.
+      port: the port on which the server listens, on all interfaces of the container. None selects
+        the only TCP port that the image exposes, or 50051 with `target`.
       env: environment variables of the container. PYTHONUNBUFFERED defaults to 1, as for
         `from_process`.
       timeout: time limit, in seconds, for the server to answer once the image is present; None for

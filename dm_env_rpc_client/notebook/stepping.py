@@ -120,7 +120,7 @@ class Stepper:
       rate: the maximum number of steps per second of a run.
 
     Attributes:
-      rate: the maximum number of steps per second of a run, which can be changed.
+      rate: the maximum number of steps per second of a run. It can be changed at any time.
     """
 
     def __init__(

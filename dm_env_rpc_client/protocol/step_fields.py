@@ -194,8 +194,8 @@ class FieldReaders:
       limits: the limits of a message.
 
     Attributes:
-      by_uid: for each UID, the index of the field and its reader, which decodes a Tensor from
-        message[start:end] and returns `MISSING` if it is in an unusual form.
+      by_uid: the index and the reader of each field, by UID. A reader decodes the Tensor in
+        message[start:end], or returns `MISSING` if the Tensor has an unusual form.
     """
 
     def __init__(

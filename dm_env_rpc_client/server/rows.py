@@ -48,8 +48,8 @@ class Infos(Protocol):
     def taken(self) -> tuple[list[tuple[int, Any]], dict[int, Exception]]:
         """Return the infos, each with the index of its row, and the errors; clear both.
 
-        The infos are for `put_taken` of other Infos with the same layout, possibly in another
-        process.
+        Other `Infos` with the same layout, possibly in another process, accept the returned infos
+        in `put_taken`.
         """
 
     def put_taken(self, index: int, said: Any) -> None:
@@ -390,7 +390,10 @@ def named(structure: Any, single: str, taken: Collection[str]) -> Mapping[Any, A
     Args:
       structure: a structure of specs or values.
       single: the name for a structure that is a leaf, such as "observation".
-      taken: the other names, to be checked; SpecError if the structure has one of them.
+      taken: the other names.
+
+    Raises:
+      SpecError: the structure contains one of the other names.
     """
     if structure is None:
         return {}

@@ -87,7 +87,8 @@ def wait_for(
     """Call `condition.wait_for`, but end early if the client of the request disconnects.
 
     Args:
-      condition: notified when `is_met` may have become true; its lock is held.
+      condition: a condition that is notified when `is_met` may have become true. The caller holds
+        its lock.
       is_met: the predicate to wait for.
       timeout: seconds; None for no limit.
 

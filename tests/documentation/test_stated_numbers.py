@@ -63,7 +63,7 @@ RECORDED = "recording.recorder:"
 STATED = [
     Stated("environment.worlds:make", r"or for a launched server to answer \(default: (\d+)\)",
            processes.START_SECONDS),
-    Stated("client.connecting:connect", r"server machine within (\d+) s;", FROZEN, True),
+    Stated("client.connecting:connect", r"server machine within (\d+) s, or", FROZEN, True),
     Stated("launch.processes:from_process", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
     Stated("launch.containers:from_docker", r"or (\d+) with `target`", containers._STANDALONE_PORT),
     Stated("launch.launched:Launch.logs", r"(\d+) KiB", launched.LOG_BYTES >> 10),

@@ -273,7 +273,8 @@ def begin(
     """Ask a server to send infos and to render in a given mode.
 
     Args:
-      env: the adaptor, joined to a world with a Gymnasium environment, before the first sequence.
+      env: an adaptor that is joined to a world with a Gymnasium environment and has not started a
+        sequence.
       description: the result of `describe(env)`.
       render_mode: the render mode; None to keep the environment unchanged.
       form: the preferred form of the infos; a server that does not support the form uses an older

@@ -163,7 +163,7 @@ class Limits:
       name: the name of an environment or a wrapper.
       field: any other field. For a byte list of a known space, the size of the space applies.
       space: the JSON of a space. Two bounds for each value of a 210x160x3 screen need more than
-        the default limit of a field (1 MiB).
+        the default limit of a field.
 
     Raises:
       SpecError: a size is not a positive integer.

@@ -311,7 +311,7 @@ def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> 
     explained_by=(actions_at_their_bounds_are_taken,),
 )
 def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cases:
-    """Send each action with -1 as the length of one dimension at a time.
+    """Send each action once per dimension, with -1 as the length of that dimension.
 
     An error: a client that follows the specs cannot act.
     """

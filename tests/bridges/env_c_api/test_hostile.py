@@ -163,7 +163,7 @@ def test_types_of_a_later_version_are_noticed() -> None:
         ("invalid_read", "read", "returned InvalidArgument, which only write_property may return"),
         ("null_key", "list", "a key is null"),
         ("odd_attributes", "list", "property 'odd' has attributes 64"),
-        ("flood", "list", "it has more than 10000 children"),
+        ("flood", "list", "the property has more than 10000 children"),
         ("endless_tree", "tree", "more than 64 levels of properties"),
     ],
 )
