@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dm_env
@@ -51,8 +51,8 @@ class WithoutProperties(Sized):
 
 
 @pytest.fixture(params=[serve, one_file.serve], ids=["serve", "one file"])
-def host(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    yield lambda kind: request.param(kind, "localhost:0")
+def host(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return lambda kind: request.param(kind, "localhost:0")
 
 
 def test_a_world_without_an_agent_takes_settings_that_change_its_specs(host: Any) -> None:
