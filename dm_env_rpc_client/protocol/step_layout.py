@@ -114,7 +114,7 @@ class StepLayout:
       blocks: the position of the elements of each numeric observation, and its field, by name.
       slots: the indices of scalars in the unpacked values, by name.
       record: `blocks` as a structured dtype, for one answer.
-      constants: the observations that are the same in all of these answers: strings.
+      constants: the observations that are the same in all of these answers, by name.
       template: the value of each observation by name; None if it must be read from each answer.
       scalars: the name of each scalar, its index in the unpacked values, and its type.
       arrays: the name of each array, its reader, and the position at which it begins.
@@ -124,11 +124,10 @@ class StepLayout:
         self.size = len(message)
         self.blocks: dict[str, tuple[int, TensorField]] = {}
         self.slots: dict[str, int] = {}
-        self.constants: dict[str, str] = {}
+        self.constants: dict[str, Any] = {}
         ordered = sorted(entries, key=lambda entry: entry.place)
-        # A string is constant here, since it is one of the compared parts.
         self.template: dict[str, Any] = {
-            entry.name: entry.value if _is_string(entry) else None for entry in ordered
+            entry.name: entry.value if _is_constant(entry) else None for entry in ordered
         }
         self.scalars: list[tuple[str, int, Callable[[Any], Any]]] = []
         self.arrays: list[tuple[str, Callable[[Buffer, int], Any], int]] = []
@@ -158,7 +157,7 @@ class StepLayout:
         """Record how to read an observation, and return the byte ranges in which it can differ."""
         field, start, end = entry.field, entry.start, entry.end
         codec = field.codec
-        if _is_string(entry):
+        if _is_constant(entry):
             self.constants[entry.name] = entry.value
             return []
         if codec.is_block and codec.dtype.kind != "b" and np.size(entry.value):
@@ -199,9 +198,8 @@ class StepLayout:
     def fits(entries: Sequence[FoundEntry]) -> bool:
         """Whether answers with these entries can share a layout."""
         return all(
-            len(entry.value) <= _MAX_TEXT
-            if _is_string(entry)
-            else not (entry.field.variable or entry.field.codec.dtype.kind == "O")
+            _is_constant(entry)
+            or not (entry.field.variable or entry.field.codec.dtype.kind == "O")
             for entry in entries
         )
 
@@ -231,5 +229,13 @@ class StepLayout:
         return StepAnswer(state, values)
 
 
-def _is_string(entry: FoundEntry) -> bool:
-    return type(entry.value) is str
+def _is_constant(entry: FoundEntry) -> bool:
+    """Whether all answers of a layout have the same value, because its bytes are compared.
+
+    These are short strings, and arrays of variable shape without elements, such as the infos of a
+    batch in most steps.
+    """
+    if type(entry.value) is str:
+        return len(entry.value) <= _MAX_TEXT
+    is_number = entry.field.codec.dtype.kind != "O"
+    return entry.field.variable and is_number and not np.size(entry.value)

@@ -62,9 +62,12 @@ class MidSteps:
         if self._joined is not None and name in layout.blocks:
             rows[at] = self._joined[name]
             return
-        text, slot = layout.constants.get(name), layout.slots.get(name)
-        if text is not None:
-            rows[at] = text
+        constant, slot = layout.constants.get(name), layout.slots.get(name)
+        if type(constant) is str:
+            rows[at] = constant
+        elif constant is not None:
+            for place in range(len(rows))[at] if isinstance(at, slice) else at:
+                rows[place] = constant
         elif stand_in is not None and name not in layout.blocks:
             rows[at] = stand_in
         elif slot is not None:
@@ -86,9 +89,9 @@ class MidSteps:
     def values(self, name: str) -> list[Any]:
         """Return the values of an observation, each a string or an array with its own memory."""
         layout = self._layout
-        text = layout.constants.get(name)
-        if text is not None:
-            return [text] * len(self)
+        constant = layout.constants.get(name)
+        if constant is not None:
+            return [constant] * len(self)
         dtype = layout.blocks[name][1].codec.dtype
         if self._joined is not None:
             return list(self._joined[name].astype(dtype))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import UnreadStep
 from dm_env_rpc_client.protocol.timesteps import MidSteps
@@ -104,6 +105,30 @@ def test_values_that_may_come_in_several_forms_are_read_at_once(values: dict[int
     codec = codec_of(values)
     for _ in range(3):
         assert not isinstance(codec.decode(bytearray(response(values))), UnreadStep)
+
+
+def test_an_empty_array_of_variable_shape_is_a_part_of_the_form_until_it_has_elements() -> None:
+    first = {1: np.zeros((0, 2), np.uint8), 2: np.float32(0)}
+    codec = codec_of(first, {1: (-1, 2)})
+    step = taken(codec, response(first))
+    rows = np.full(3, None, object)
+    mid = MidSteps([step, step])
+    mid.put("n1", rows, [0, 2])
+    assert rows[1] is None
+    for array in (rows[0], rows[2], *mid.values("n1"), step.read()["n1"]):
+        assert (array.shape, array.dtype) == ((0, 2), np.uint8)
+    for shape in ((1, 2), (0, 2), (2, 2), (0, 2), (0, 0)):
+        values = {1: np.ones(shape, np.uint8), 2: np.float32(5)}
+        decoded = codec.decode(bytearray(response(values)))
+        assert isinstance(decoded, UnreadStep) == (shape == (0, 2))
+        if shape[1]:
+            answer = codec.interpret(decoded)
+            np.testing.assert_array_equal(answer.observations["n1"], values[1])
+            assert answer.observations["n1"].shape == shape
+            assert answer.observations["n2"] == 5
+        else:  # Another shape of the same size is not that of the form.
+            with pytest.raises(ProtocolError, match="violated its own specs"):
+                codec.interpret(decoded)
 
 
 def test_a_text_that_changes_is_read() -> None:
