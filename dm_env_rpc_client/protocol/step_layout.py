@@ -198,8 +198,7 @@ class StepLayout:
     def fits(entries: Sequence[FoundEntry]) -> bool:
         """Whether answers with these entries can share a layout."""
         return all(
-            _is_constant(entry)
-            or not (entry.field.variable or entry.field.codec.dtype.kind == "O")
+            _is_constant(entry) or not (entry.field.variable or entry.field.codec.dtype.kind == "O")
             for entry in entries
         )
 
