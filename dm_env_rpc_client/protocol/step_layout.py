@@ -159,6 +159,9 @@ class StepLayout:
         codec = field.codec
         if _is_constant(entry):
             self.constants[entry.name] = entry.value
+            if type(entry.value) is not str:
+                # Each answer has an array of its own, as callers may resize theirs.
+                self.arrays.append((entry.name, _copier(entry.value), 0))
             return []
         if codec.is_block and codec.dtype.kind != "b" and np.size(entry.value):
             block, size = elements_in(field, end)
@@ -226,6 +229,10 @@ class StepLayout:
             if value is MISSING:
                 return None
         return StepAnswer(state, values)
+
+
+def _copier(array: Any) -> Callable[[Buffer, int], Any]:
+    return lambda message, block: array.copy()
 
 
 def _is_constant(entry: FoundEntry) -> bool:

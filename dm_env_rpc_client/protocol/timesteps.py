@@ -67,7 +67,7 @@ class MidSteps:
             rows[at] = constant
         elif constant is not None:
             for place in range(len(rows))[at] if isinstance(at, slice) else at:
-                rows[place] = constant
+                rows[place] = constant.copy()
         elif stand_in is not None and name not in layout.blocks:
             rows[at] = stand_in
         elif slot is not None:
@@ -90,8 +90,10 @@ class MidSteps:
         """Return the values of an observation, each a string or an array with its own memory."""
         layout = self._layout
         constant = layout.constants.get(name)
-        if constant is not None:
+        if type(constant) is str:
             return [constant] * len(self)
+        if constant is not None:
+            return [constant.copy() for _ in range(len(self))]
         dtype = layout.blocks[name][1].codec.dtype
         if self._joined is not None:
             return list(self._joined[name].astype(dtype))

@@ -115,8 +115,11 @@ def test_an_empty_array_of_variable_shape_is_a_part_of_the_form_until_it_has_ele
     mid = MidSteps([step, step])
     mid.put("n1", rows, [0, 2])
     assert rows[1] is None
-    for array in (rows[0], rows[2], *mid.values("n1"), step.read()["n1"]):
+    found = [rows[0], rows[2], *mid.values("n1"), step.read()["n1"], step.read()["n1"]]
+    for array in found:
         assert (array.shape, array.dtype) == ((0, 2), np.uint8)
+        assert array.flags.writeable
+    assert len(set(map(id, found))) == len(found)
     for shape in ((1, 2), (0, 2), (2, 2), (0, 2), (0, 0)):
         values = {1: np.ones(shape, np.uint8), 2: np.float32(5)}
         decoded = codec.decode(bytearray(response(values)))
