@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from dm_env_rpc_client import arguments
+from dm_env_rpc_client.adaptors.gymnasium import elements
 from dm_env_rpc_client.adaptors.gymnasium.calls.remote import RemoteCalls
 from dm_env_rpc_client.adaptors.gymnasium.episode_rows import EpisodeRows, Results
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import check_form, check_reward_spec
@@ -317,8 +318,10 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return self._described(type(self).__name__)
 
     def _described(self, name: str) -> str:
-        spaces = self.single_action_space, self.single_observation_space
-        return described(name, self._worlds, *spaces)
+        # As specs, because the dtype and shape of a Dict or Tuple are those of no array.
+        action = elements.to_spec(self.single_action_space, "action")
+        observation = elements.to_spec(self.single_observation_space, "observation")
+        return described(name, self._worlds, action, observation)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Leave and destroy all worlds, and close the connections, without raising errors."""

@@ -313,6 +313,9 @@ def test_structures_and_texts() -> None:
         assert observation in env.observation_space
         assert observation["heard"][0] == tuple(action["speech"])
         assert observation["camera"]["rgb"].shape == (2, 4, 5, 3)
+        assert f"<RemoteVectorEnv of 2 at {server.address}: actions " in repr(env)
+        assert "camera.rgb uint8 [4, 5, 3]" in repr(env)
+        assert "heard.0 string [], heard.1 string []>" in repr(env)
         with pytest.raises(SpecError, match=r"expected the actions .*'mode'.*, got 'mode'"):
             env.step({"mode": [1, 2]})
     with serve(Echo) as server, vector(server.address, 2, unwrap_single=False) as env:
