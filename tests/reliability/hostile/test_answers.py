@@ -146,8 +146,8 @@ def test_pipelined_requests_get_their_own_answers_errors_among_them(
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (dm_env_rpc_pb2.LeaveWorldResponse(), "holds leave_world; expected extension"),
-        (Response(), "holds no payload"),
+        (dm_env_rpc_pb2.LeaveWorldResponse(), "contains leave_world; expected extension"),
+        (Response(), "contains no payload"),
         (b"\xff\xff\xff", "not an EnvironmentResponse"),
     ],
 )
