@@ -534,7 +534,7 @@ def _adopt(
         StepCodec(actions, observations, uids, limits),
         batches.num_rows(observations.specs_by_name),
         hidden,
-        nested_tensors and any(nesting.SEPARATOR in name for name in (*visible, *actions.names())),
+        nested_tensors and nesting.has_levels((*visible, *actions.names())),
         by_name.get(REWARD),
         by_name.get(DISCOUNT),
         {name: spec for name, spec in by_name.items() if name not in hidden},

@@ -17,7 +17,7 @@ from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.open_rows import described, open_worlds
 from dm_env_rpc_client.environment.many.pool_servers import Addresses
 from dm_env_rpc_client.environment.many.row_settings import Settings, for_each
-from dm_env_rpc_client.environment.many.rows import Rows
+from dm_env_rpc_client.environment.many.rows import Rows, RowSpecs
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.timesteps import ACTION, OBSERVATION
 from dm_env_rpc_client.tensors import array_kinds, nesting
@@ -110,7 +110,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
             num_batches=num_batches,
             **make_kwargs,
         )
-        self._specs = self._worlds.specs()
+        self._use(self._worlds.specs())
         try:
             self._rows = Rows(self._specs, self.num_envs, copy)
         except BaseException:
@@ -256,8 +256,13 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     def _adopt_specs(self, may_differ: bool) -> None:
         if may_differ:
-            self._specs = self._worlds.specs()
+            self._use(self._worlds.specs())
             self._rows.adopt(self._specs)
+
+    def _use(self, own: RowSpecs) -> None:
+        self._specs = own
+        # Determined once, because looking at all names in each step takes 3 us.
+        self._has_levels = nesting.has_levels((*own.actions, *own.observations))
 
     def _actions(self, action: Any) -> Mapping[str, Any]:
         names = self._specs.actions.keys()
@@ -305,7 +310,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         """
         if self._unwrap_single and flat.keys() == {single}:
             return flat[single]
-        return nesting.unflatten_dict(flat, nesting.SEPARATOR) if self._nested_tensors else flat
+        is_nested = self._nested_tensors and self._has_levels
+        return nesting.nest(flat, nesting.SEPARATOR) if is_nested else flat
 
 
 def check_ids(env_ids: Sequence[int] | npt.NDArray[Any], count: int) -> list[int]:

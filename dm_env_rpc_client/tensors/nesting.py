@@ -170,6 +170,11 @@ def unflatten_dict(input_dict: Mapping[str, Any], separator: str) -> dict[str, A
     return nest(input_dict, separator)
 
 
+def has_levels(names: Iterable[str]) -> bool:
+    """Return whether any of these flat names has several levels."""
+    return any(SEPARATOR in name for name in names)
+
+
 def nest(flat: Mapping[str, Any], separator: str) -> dict[str, Any]:
     """Rebuild nested dictionaries from names that `check_unambiguous` has accepted."""
     nested: dict[str, Any] = {}

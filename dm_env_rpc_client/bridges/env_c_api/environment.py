@@ -312,7 +312,7 @@ class EnvCApiEnvironment(dm_env.Environment):
                 )
             self._observation_specs[name] = VariableStringArray((-1,), name=name)
         names = [*self._action_specs, *self._observation_specs]
-        self._is_nested = nested_tensors and any(nesting.SEPARATOR in name for name in names)
+        self._is_nested = nested_tensors and nesting.has_levels(names)
         if self._is_nested:
             nesting.check_unambiguous(self._action_specs)
             nesting.check_unambiguous(self._observation_specs)
