@@ -72,9 +72,13 @@ def batch_of_actions(
     arrays = {}
     for name, value in batch.items():
         spec, where = single.get(name), f"action {name!r}"
-        array = casting.as_array(value, where)
-        if spec is not None and spec.dtype.kind in "biuf":
-            array = casting.exact_cast(array, spec.dtype, where)
+        dtype = None if spec is None else spec.dtype
+        if type(value) is np.ndarray and value.dtype == dtype and dtype.kind in "biuf":
+            array = value  # As in most steps: `as_array` and `exact_cast` would return it.
+        else:
+            array = casting.as_array(value, where)
+            if dtype is not None and dtype.kind in "biuf":
+                array = casting.exact_cast(array, dtype, where)
         if array.ndim == 0:
             raise SpecError(f"{where}: expected {count} values, one for each environment, got one")
         _check_count(len(array), count, where)
