@@ -123,7 +123,7 @@ def test_an_error_keeps_its_own_status() -> None:
     [
         ("read", "NOT_FOUND", PropertyNotFoundError, "there is no such property"),
         ("write", "PERMISSION_DENIED", PropertyPermissionError, "not allow it to be written"),
-        ("write", "INVALID_ARGUMENT", PropertyValueError, "not take this value"),
+        ("write", "INVALID_ARGUMENT", PropertyValueError, "not accept this value"),
     ],
 )
 def test_a_refusal_is_the_same_from_a_server_and_from_this_process(

@@ -145,7 +145,7 @@ def test_a_vector_environment_that_takes_no_mask_says_so() -> None:
         env.reset()
         with pytest.raises(
             DmEnvRpcError,
-            match="Informed with autoreset mode NEXT_STEP can begin episodes only in all",
+            match="Informed with autoreset mode NEXT_STEP cannot reset single rows",
         ):
             env.reset({"reset_mask": [True, False]})
 
