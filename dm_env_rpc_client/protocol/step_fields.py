@@ -337,7 +337,7 @@ def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:
     is_plain = bool(shape) and dtype == codec.dtype
 
     def read(message: Buffer, block: int) -> Any:
-        # `np.frombuffer` and `reshape` in one call, which is also half as long.
+        # Replaces `np.frombuffer` and `reshape`, and takes half as long.
         array = array_type(shape, dtype, message, block)
         # A small array must not keep a large message in memory.
         if is_plain and size * 2 < len(message):

@@ -34,7 +34,7 @@ Bools are excluded because their values must be checked."""
 
 
 _new: Any = tuple.__new__
-"""Makes a named tuple of a step without the call of a Python function."""
+"""Creates a named tuple without calling a Python function."""
 
 
 class StepAnswer(NamedTuple):

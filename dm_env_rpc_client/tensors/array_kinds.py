@@ -4,7 +4,7 @@ Conversion imports no libraries, because an array exists only after its library 
 Only `named`, whose caller specifies a library, imports that library.
 
 All arrays of a structure, such as GPU tensors, leave a device in one transfer. They are joined on
-the device and split after the transfer. None of these operations waits for other work. On a CPU, a
+the device and split after the transfer, which is the only operation that waits. On a CPU, a
 converted array shares memory with the NumPy array, so the owner of the NumPy array must not write
 to it afterwards.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import subprocess
 import sys
 import types
@@ -18,6 +17,7 @@ import pytest
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import array_kinds, casting
 from dm_env_rpc_client.tensors.array_kinds import NUMPY, ArrayKind, from_numpy, kind_of, to_numpy
+from tests.support.collector import no_garbage_collection
 
 
 class Point(NamedTuple):
@@ -55,10 +55,8 @@ def asarray(array: np.ndarray, device: Any = None) -> OfStandard:
 
 @pytest.fixture
 def without_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with no_garbage_collection():
+        yield
 
 
 @pytest.mark.usefixtures("without_garbage_collection")

@@ -59,24 +59,34 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         assert server.stats().all_streams == server.stats().refused_streams == 0
 
 
-def test_servers_of_this_package_are_serving(server: Server) -> None:
-    assert status_of(server.address) == "SERVING"
-    assert status_of(server.address, SERVICE) == "SERVING"
-    assert status_of(server.address, "other") == "SERVICE_UNKNOWN"
+def assert_serves(address: str) -> None:
+    """A server of this package says that it serves, and knows no other service than its own."""
+    assert status_of(address) == "SERVING"
+    assert status_of(address, SERVICE) == "SERVING"
+    assert status_of(address, "other") == "SERVICE_UNKNOWN"
 
 
-def test_health_is_watched_until_the_client_has_enough(server: Server) -> None:
-    with grpc.insecure_channel(server.address) as channel:
-        before = threading.active_count()
+def assert_is_watched(address: str) -> None:
+    """A server of this package lets its health be watched until the client has enough."""
+    with grpc.insecure_channel(address) as channel:
         watch: Any = channel.unary_stream(WATCH)
         watched, unknown = watch(b"", timeout=20), watch(b"\x0a\x01x", timeout=20)
         assert (next(watched), next(unknown)) == (b"\x08\x01", b"\x08\x03")
         # The client has ended its half, and the stream stays.
-        assert status_of(server.address) == "SERVING"
+        assert status_of(address) == "SERVING"
         assert watched.is_active()
         watched.cancel()
         unknown.cancel()
-        settles(lambda: threading.active_count() <= before)
+
+
+def test_servers_of_this_package_are_serving(server: Server) -> None:
+    assert_serves(server.address)
+
+
+def test_health_is_watched_until_the_client_has_enough(server: Server) -> None:
+    before = threading.active_count()
+    assert_is_watched(server.address)
+    assert settles(lambda: threading.active_count() <= before)
 
 
 STATUSES = {b"\x08\x01": "SERVING", b"\x08\x02": "NOT_SERVING", b"\x08\x00": "UNKNOWN"}

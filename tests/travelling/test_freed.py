@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
 from dm_env_rpc_client.server import serve
+from tests.support.collector import no_garbage_collection
 from tests.support.scripted import settles
 
 _STEPS = 20
@@ -153,10 +153,8 @@ _OF_ONE_FILE: dict[str, Way] = {"one-file server": _make, "one-file server, Gymn
 @pytest.fixture
 def without_garbage_collection() -> Iterator[None]:
     made.clear()
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with no_garbage_collection():
+        yield
 
 
 def _alive(references: Refs) -> int:

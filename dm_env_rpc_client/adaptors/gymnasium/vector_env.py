@@ -318,7 +318,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         return self._described(type(self).__name__)
 
     def _described(self, name: str) -> str:
-        # As specs, because the dtype and shape of a Dict or Tuple are those of no array.
+        # As specs, because a Dict or Tuple has no dtype or shape to show.
         action = elements.to_spec(self.single_action_space, "action")
         observation = elements.to_spec(self.single_observation_space, "observation")
         return described(name, self._worlds, action, observation)

@@ -62,8 +62,8 @@ def described(name: str, worlds: AnyWorlds, action: Any, observation: Any) -> st
     Args:
       name: the name of the class.
       worlds: the environments.
-      action: the specs, or spaces, of one environment's actions.
-      observation: the specs, or spaces, of one environment's observations.
+      action: the specs of one environment's actions.
+      observation: the specs of one environment's observations.
     """
     from dm_env_rpc_client.tensors.displays.spec_tables import shapes_text
 

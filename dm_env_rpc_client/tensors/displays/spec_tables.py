@@ -85,13 +85,11 @@ def shapes_text(structure: Any) -> str:
     """Return the name, dtype and shape of each leaf, such as "board float32 [10, 5]".
 
     Args:
-      structure: specs or Gymnasium spaces, nested or not. A single spec or space is listed without
-        a name.
+      structure: specs, nested or not. A single spec is listed without a name.
     """
     named = named_leaves(structure, "").items()
     return ", ".join(
-        f"{name} {dtype_text(leaf)} [{_shape_text(leaf.shape or ())}]".lstrip()
-        for name, leaf in named
+        f"{name} {dtype_text(leaf)} [{_shape_text(leaf.shape)}]".lstrip() for name, leaf in named
     )
 
 

@@ -1,8 +1,8 @@
 """A simulator of thousands of rows behind this package's server, against the same in process.
 
-The simulator computes on one core for about 2 ms a step, in NumPy, torch or JAX. What a step takes
-beyond that is the way: its rows are packed, cross two sockets and are unpacked as arrays of the
-caller's library.
+The simulator computes on one core for about 2 ms a step, in NumPy, torch or JAX. The rest of
+a step's time is what serving adds: rows are packed, sent, and unpacked as arrays of the caller's
+library.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ class Simulated(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __init__(self, library: str, rows: int, repeats: int):
         self.num_envs = rows
         box = functools.partial(gymnasium.spaces.Box, -np.inf, np.inf, dtype=np.float32)
-        self.single_observation_space, self.observation_space = (
-            box((_FEATURES,)),
-            box((rows, _FEATURES)),
-        )
+        self.single_observation_space = box((_FEATURES,))
+        self.observation_space = box((rows, _FEATURES))
         self.single_action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1, 1, (rows, 1), np.float32)
         self._advance, self._array = _IN[library](repeats)

@@ -10,9 +10,9 @@ import pytest
 
 from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import Server
 from dm_env_rpc_client.server import Catch
-from dm_env_rpc_client.transports.services import CHECK, WATCH
+from dm_env_rpc_client.transports.services import CHECK
 from tests.support.scripted import settles
-from tests.transports.test_health_check import SERVICE, status_of
+from tests.transports.test_health_check import assert_is_watched, assert_serves
 
 
 @pytest.fixture
@@ -23,9 +23,7 @@ def server() -> Iterator[Any]:
 
 
 def test_health_needs_no_token(server: Any) -> None:
-    assert status_of(server.address) == "SERVING"
-    assert status_of(server.address, SERVICE) == "SERVING"
-    assert status_of(server.address, "other") == "SERVICE_UNKNOWN"
+    assert_serves(server.address)
 
 
 def test_the_health_service_answers_as_grpc_s(server: Any) -> None:
@@ -35,10 +33,5 @@ def test_the_health_service_answers_as_grpc_s(server: Any) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             check(b"\x0a\x01x", timeout=20)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-        watch: Any = channel.unary_stream(WATCH)
-        watched, unknown = watch(b"", timeout=20), watch(b"\x0a\x01x", timeout=20)
-        assert (next(watched), next(unknown)) == (b"\x08\x01", b"\x08\x03")
-        assert watched.is_active()
-        watched.cancel()
-        unknown.cancel()
+    assert_is_watched(server.address)
     assert settles(lambda: not server.connections, 20)

@@ -443,7 +443,7 @@ class ClientConnection:
                         or len(self._users) != 1
                         or self._is_torn
                         or self.is_closed
-                        # An answer that no request asked for must not become this one's.
+                        # An unrequested answer must not be taken for the answer to this request.
                         or self._look(0)
                         or not begin(pending)
                     ):
