@@ -72,18 +72,24 @@ def batch_of_actions(
     arrays = {}
     for name, value in batch.items():
         spec, where = single.get(name), f"action {name!r}"
-        dtype = None if spec is None else spec.dtype
-        if type(value) is np.ndarray and value.dtype == dtype and dtype.kind in "biuf":
-            array = value  # As in most steps: `as_array` and `exact_cast` would return it.
-        else:
-            array = casting.as_array(value, where)
-            if dtype is not None and dtype.kind in "biuf":
-                array = casting.exact_cast(array, dtype, where)
-        if array.ndim == 0:
-            raise SpecError(f"{where}: expected {count} values, one for each environment, got one")
+        array = _array_of_rows(value, spec, where, count)
         _check_count(len(array), count, where)
         arrays[name] = array
     return arrays
+
+
+def _array_of_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> Array:
+    """Return actions as an array, cast to the dtype of their spec if the spec is numeric."""
+    dtype = None if spec is None else spec.dtype
+    if type(value) is np.ndarray and value.dtype == dtype and dtype.kind in "biuf":
+        array = value  # As in most steps: `as_array` and `exact_cast` would return it.
+    else:
+        array = casting.as_array(value, where)
+        if dtype is not None and dtype.kind in "biuf":
+            array = casting.exact_cast(array, dtype, where)
+    if array.ndim == 0:
+        raise SpecError(f"{where}: expected {count} values, one for each environment, got one")
+    return array
 
 
 def _check_count(found: int, count: int, where: str) -> None:
@@ -98,11 +104,7 @@ def _to_rows(value: Any, spec: specs.Array | None, where: str, count: int) -> li
     if is_listed and (spec is None or spec.dtype.kind not in "biuf" or isinstance(spec, VARIABLE)):
         rows: list[Any] = list(value)
     else:
-        array = casting.as_array(value, where)
-        if spec is not None and spec.dtype.kind in "biuf":
-            array = casting.exact_cast(array, spec.dtype, where)
-        if array.ndim == 0:
-            raise SpecError(f"{where}: expected {count} values, one for each environment, got one")
+        array = _array_of_rows(value, spec, where, count)
         if array.ndim == 1 and array.dtype.kind in "iu":
             rows = array.tolist()  # Integers of Python are encoded faster than NumPy's.
         else:
