@@ -63,17 +63,18 @@ class MidSteps:
             rows[at] = self._joined[name]
             return
         constant, slot = layout.constants.get(name), layout.slots.get(name)
-        places = range(len(rows))[at] if isinstance(at, slice) else at
         if type(constant) is str:
             rows[at] = constant
-        elif constant is not None:
-            for place in places:
-                rows[place] = constant.copy()
-        elif stand_in is not None and name not in layout.blocks:
+        elif constant is None and stand_in is not None and name not in layout.blocks:
             rows[at] = stand_in
         elif slot is not None:
             rows[at] = [step.found[slot] for step in steps]
         else:
+            places = range(len(rows))[at] if isinstance(at, slice) else at
+            if constant is not None:
+                for place in places:
+                    rows[place] = constant.copy()
+                return
             block, field = layout.blocks[name]
             dtype = field.codec.dtype.newbyteorder("<")
             if rows.dtype == dtype and rows.flags.c_contiguous:
