@@ -409,6 +409,9 @@ class Screen:
                 "1280x1024x24",
                 "-nolisten",
                 "tcp",
+                # The server would reset whenever its last client leaves, which each look at the
+                # title is, and drop the game's connection if it arrives meanwhile.
+                "-noreset",
             ],
             pass_fds=[writing],
             stderr=subprocess.DEVNULL,
