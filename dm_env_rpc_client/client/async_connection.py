@@ -166,7 +166,7 @@ class AsyncConnection(BaseConnection):
         return await self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: Callable[[bool, type[BaseException] | None], None]) -> None:
-        """Register a function to be called if the connection is never closed.
+        """Register a function to call when the connection is garbage-collected before it is closed.
 
         Args:
           end: called with False, in any thread, when the connection is garbage-collected; or with

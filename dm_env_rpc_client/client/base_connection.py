@@ -72,7 +72,7 @@ class BaseConnection(abc.ABC):
 
     _pipeline: Requests
     _finalizer: weakref.finalize[..., object]
-    """The finalizer, which ends the connection if it is never closed."""
+    """The finalizer, which ends the connection if nothing has closed it."""
 
     _tap: Tap | None = None
     """The recorder of the connection, which finishes writing before `close` returns."""

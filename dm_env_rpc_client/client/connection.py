@@ -417,7 +417,7 @@ class Connection(BaseConnection):
         return self._reopen(arguments.seconds("timeout", timeout, none=arguments.NO_LIMIT))
 
     def if_not_closed(self, end: EndUnclosed) -> None:
-        """Register a function that ends the connection if it is never closed.
+        """Register a function that ends the connection if nothing has closed it.
 
         Args:
           end: see `EndUnclosed`.

@@ -60,7 +60,7 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         in the environments at the server; likewise for observations. See `DmEnvAdaptor`.
       num_batches: the number of batches at each server that makes batches; None for as few as the
         server allows, 0 for a separate stream for each environment. A batch is a world of several
-        environments that exchanges one message per step. See the guide "Serve a batch".
+        environments, which steps them all with one request and one answer. See the guide "Serve a batch".
       arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps; see `DmEnvAdaptor`.
       device: the device of these arrays; None for the library's default.
       **make_kwargs: arguments of `make`, such as `request_timeout`, `requested_observations` or

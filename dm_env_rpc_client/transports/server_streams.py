@@ -48,7 +48,7 @@ class Peer:
     Attributes:
       address: the client's address for log messages, in gRPC's syntax.
       metadata: the client's metadata, as ordered pairs of a lower-case key and a value. Values can
-        be secret, so no text shows them.
+        be secret, so they appear in no error message or log.
     """
 
     address: str

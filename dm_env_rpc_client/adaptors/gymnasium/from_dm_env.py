@@ -60,7 +60,7 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     Args:
       env: the dm_env environment; `close` closes it too.
-      unwrap_single: False to keep the mappings around a single array.
+      unwrap_single: False to return a single array as a mapping with one entry.
       render_mode: "rgb_array" to have `render` return the last observed image. Any other mode
         issues a warning, and `render` returns None.
       render_observation: the flat name of the observation to render, which can be any that

@@ -89,7 +89,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
         `reset_mask`.
       copy: False to return the same observation arrays in every step, which the next step
         overwrites.
-      unwrap_single: False to keep the mappings around a single action or observation.
+      unwrap_single: False to leave a single action or observation in a mapping with one entry.
       seed_setting: the name of the reset setting for the seed; None to send no seeds.
       render_mode: for served Gymnasium environments, as for `GymnasiumProxy`.
       num_batches: as for `BatchedEnvironment`; 0 for one stream per environment.

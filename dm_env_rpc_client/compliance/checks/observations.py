@@ -108,7 +108,7 @@ def bounds_make_sense(trial: Trial) -> None:
             try:
                 specs.check_spec(spec, f"{kind} {spec.name!r}")
             except SpecError as error:
-                raise _violation(f"valid bounds: {error}", describe(spec)) from None
+                raise _violation(f"valid bounds ({error})", describe(spec)) from None
 
 
 @_of_specs(
@@ -131,7 +131,7 @@ def the_specs_can_be_used(trial: Trial) -> None:
         agent.valid_actions()
         len(agent.observations)
     except NotOfferedError as error:
-        raise _violation(f"specs that a client can use: {error}", describe(agent.specs)) from None
+        raise _violation(f"specs with valid values ({error})", describe(agent.specs)) from None
 
 
 _of_steps = functools.partial(reference, "StepRequest/Response")

@@ -3,8 +3,8 @@
 A server can answer the same requests differently each time, because an environment can be random
 or run in real time. The check therefore compares several runs, each in a new world. In some of
 these runs, another agent steps in its own world at the same time. The check reports a finding if a
-state or an observation is the same in each run without another agent, but different in each run
-with another agent.
+state or an observation is the same in all runs without another agent, and no run with another
+agent has this value.
 
 - Random values differ even between runs without another agent. With `_ROUNDS` runs of each kind in
   random order, the probability that a random value looks like a finding is below 4 ** -_ROUNDS.

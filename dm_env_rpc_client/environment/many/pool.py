@@ -555,8 +555,8 @@ def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
 def check_count(minimum: int, maximum: int | None, busy: int) -> None:
     """Raise SpecError if fewer environments than requested have a pending step."""
     if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
-        bound = "" if maximum is None else f" and a maximum of {maximum}"
+        bound = "" if maximum is None else f" and at most {maximum}"
         raise SpecError(
-            f"cannot receive results with a minimum of {minimum}{bound}: {busy} environments have "
-            "pending steps"
+            f"cannot receive at least {minimum}{bound} results: {busy} environments have pending "
+            "steps"
         )

@@ -118,7 +118,7 @@ class Registry:
         return name in self._lost
 
     def total(self, name: str) -> int:
-        """Return how much of a limit the worlds of all workers use together."""
+        """Return the total that the worlds of all workers count towards a limit."""
         with self._lock:
             return sum(share.own(name) for share in self._shares)
 

@@ -12,7 +12,7 @@ import numpy as np
 from dm_env_rpc_client.tensors.displays.plots import number
 
 MAX_REMEMBERED = 200
-"""The maximum number of rewards, and also of returns, that are kept for plots."""
+"""The maximum number of rewards kept for plots; the same limit applies to returns."""
 
 
 def _remembered() -> Any:

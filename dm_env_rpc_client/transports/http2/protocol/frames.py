@@ -177,7 +177,7 @@ class Role(Protocol):
         """Process a GOAWAY frame from the peer."""
 
     def begin(self, first: bytes) -> None:
-        """Check the first bytes of a peer that did not begin with SETTINGS, and raise an error."""
+        """Raise an error that describes the first bytes sent by a peer instead of SETTINGS."""
 
     def break_stream(self, violation: ViolationError) -> None:
         """End a stream that was reset because of the peer's violation; never raise an error."""
