@@ -47,8 +47,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
 
     Args:
       addresses: one address, or several, over which the environments are distributed in turn. An
-        address may be a server to launch, as for `make`: a single one is launched once for all
-        environments; in a list, each one is launched separately.
+        address can also specify a server to launch, as for `make`. A single server is launched once
+        for all environments; each server in a list is launched separately.
       num_envs: the number of environments, N; None for one at each address, or for all rows of
         a served batch, such as a vector environment.
       create_world_settings: settings for creating the worlds: one mapping for all environments, a
@@ -60,7 +60,8 @@ class BatchedEnvironment(DmEnvNames, MadeByArguments, Environment):
         in the environments at the server; likewise for observations. See `DmEnvAdaptor`.
       num_batches: the number of batches at each server that makes batches; None for as few as the
         server allows, 0 for a separate stream for each environment. A batch is a world of several
-        environments, which steps them all with one request and one answer. See the guide "Serve a batch".
+        environments that steps them with one request and one answer. See the guide "Serve a
+        batch".
       arrays: "numpy", "torch" or "jax": the library of the arrays in TimeSteps; see `DmEnvAdaptor`.
       device: the device of these arrays; None for the library's default.
       **make_kwargs: arguments of `make`, such as `request_timeout`, `requested_observations` or

@@ -100,7 +100,7 @@ def join_world(
       **adaptor_kwargs: for the adaptor.
 
     Returns:
-      The environment. If the adaptor raises an error, the world is left again.
+      The environment. If the adaptor raises an error, the client leaves the world.
 
     Raises:
       SpecError: a setting cannot be packed, or `DmEnvAdaptor` raises the error.

@@ -275,8 +275,8 @@ class ConnectionRecording:
         failure = self._writer.failure
         if failure is not None:
             raise RecordingError(
-                f"the recording {self._writer.path} cannot be written, so the connection to "
-                f"{self.metadata['address']} ends: {failure}"
+                f"cannot write the recording {self._writer.path}, so the connection to "
+                f"{self.metadata['address']} is closed: {failure}"
             ) from failure
 
     def must_wait(self, since: float) -> bool:

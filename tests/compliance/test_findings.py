@@ -294,8 +294,8 @@ def test_no_answer_is_an_error_also_of_checks_that_warn() -> None:
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
 def test_each_check_says_why_it_has_its_level(check: Any) -> None:
     text = check.function.__doc__
-    assert ("A warning: " in text) == bool(check.leniency)
-    assert ("An error: " in text) != bool(check.leniency)
+    assert ("A violation is a warning because " in text) == bool(check.leniency)
+    assert ("A violation is an error because " in text) != bool(check.leniency)
 
 
 def test_a_check_as_a_test(request: pytest.FixtureRequest) -> None:

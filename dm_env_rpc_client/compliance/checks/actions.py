@@ -158,7 +158,8 @@ def _filled(field: TensorField, shape: tuple[int, ...]) -> Tensor | None:
 def each_action_can_be_sent_alone(trial: Trial) -> None:
     """Send each action on its own; a server is allowed to refuse this.
 
-    An error: a client that sends only some actions gets a wrong answer or no answer.
+    A violation is an error because a client that sends only some actions gets a wrong answer or no
+    answer.
     """
     agent = _joined(trial)
     for uid in agent.valid_actions():
@@ -170,7 +171,7 @@ def each_action_can_be_sent_alone(trial: Trial) -> None:
 def a_step_may_be_empty(trial: Trial) -> None:
     """Take a step without actions during a sequence; a server is allowed to refuse this.
 
-    An error: a client that sends no actions gets a wrong answer or no answer.
+    A violation is an error because a client that sends no actions gets a wrong answer or no answer.
     """
     agent = trial.run()
     agent.try_step({}, "the environment needs its actions")
@@ -180,7 +181,7 @@ def a_step_may_be_empty(trial: Trial) -> None:
 def actions_of_another_type_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send each action with elements of another type.
 
-    A warning: only a faulty client sends an invalid action.
+    A violation is a warning because only a faulty client sends an invalid action.
     """
     shape = _shape(field)
     for other in ("doubles", "floats", "int64s", "strings"):
@@ -202,7 +203,7 @@ def _as(payload: str, element: Any) -> Any:
 def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send each action with a shape but without elements.
 
-    A warning: only a faulty client sends an invalid action.
+    A violation is a warning because only a faulty client sends an invalid action.
     """
     yield Tensor(shape=_shape(field)), "has no payload"
 
@@ -211,7 +212,7 @@ def actions_without_payload_are_refused(field: TensorField, agent: ProbeAgent) -
 def actions_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send each action with one dimension too many, and with wrong lengths.
 
-    A warning: only a faulty client sends an invalid action.
+    A violation is a warning because only a faulty client sends an invalid action.
     """
     shape = _shape(field)
     wrong = [(*shape, 1), (*shape, 2)]
@@ -230,7 +231,7 @@ def actions_that_do_not_fill_their_shape_are_refused(
 ) -> _Cases:
     """Send each action with one element too many.
 
-    A warning: only a faulty client sends an invalid action.
+    A violation is a warning because only a faulty client sends an invalid action.
     """
     count = int(np.prod(_shape(field))) + 1
     tensor = _filled(field, (max(count, 2),))
@@ -290,7 +291,7 @@ def _beyond(bound: Any, below: bool, dtype: np.dtype[Any]) -> Any:
 def actions_out_of_range_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send actions with one element below its minimum or above its maximum.
 
-    A warning: only a faulty client sends an invalid action.
+    A violation is a warning because only a faulty client sends an invalid action.
     """
     return _edges(field, beyond=True)
 
@@ -299,7 +300,7 @@ def actions_out_of_range_are_refused(field: TensorField, agent: ProbeAgent) -> _
 def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send actions with all elements at their minimum, then with all at their maximum.
 
-    An error: a client that follows the specs cannot act.
+    A violation is an error because a client that follows the specs cannot act.
     """
     return _edges(field, beyond=False)
 
@@ -313,7 +314,7 @@ def actions_at_their_bounds_are_taken(field: TensorField, agent: ProbeAgent) -> 
 def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send each action once per dimension, with -1 as the length of that dimension.
 
-    An error: a client that follows the specs cannot act.
+    A violation is an error because a client that follows the specs cannot act.
     """
     for axis in range(len(field.shape)):
         agent.run()
@@ -327,7 +328,7 @@ def a_negative_length_is_inferred(field: TensorField, agent: ProbeAgent) -> _Cas
 def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send each action with -1 as the length of two dimensions.
 
-    A warning: only a faulty client sends an invalid action.
+    A violation is a warning because only a faulty client sends an invalid action.
     """
     if len(field.shape) >= 2:
         agent.run()
@@ -346,7 +347,7 @@ def two_negative_lengths_are_refused(field: TensorField, agent: ProbeAgent) -> _
 def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send actions with several lengths for a variable dimension.
 
-    An error: a client that follows the specs cannot act.
+    A violation is an error because a client that follows the specs cannot act.
     """
     for length in (1, 2, 7) if field.variable else ():
         shape = _shape(field, length)
@@ -365,7 +366,7 @@ def a_variable_dimension_takes_any_length(field: TensorField, agent: ProbeAgent)
 def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send each action as a single element, but with the full shape.
 
-    An error: a client that follows the specs cannot act.
+    A violation is an error because a client that follows the specs cannot act.
     """
     shape = _shape(field)
     tensor = _filled(field, (1,))
@@ -382,7 +383,7 @@ def one_element_is_broadcast(field: TensorField, agent: ProbeAgent) -> _Cases:
 def messages_of_another_shape_are_refused(field: TensorField, agent: ProbeAgent) -> _Cases:
     """Send each action of type PROTO with one dimension too many.
 
-    A warning: only a faulty client sends an invalid action.
+    A violation is a warning because only a faulty client sends an invalid action.
     """
     if field.codec.data_type == dm_env_rpc_pb2.PROTO:
         tensor = Tensor(shape=(*_shape(field), 2))

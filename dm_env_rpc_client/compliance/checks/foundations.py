@@ -38,7 +38,7 @@ _UNKNOWN_IS_A_MISTAKE = "a client sends only UIDs of the specs"
 def the_server_can_be_checked(trial: Trial) -> None:
     """Create a world and join it.
 
-    An error: without a world, nothing can be checked and no client can act.
+    A violation is an error because without a world, nothing can be checked and no client can act.
     """
     name = trial.options.world_name
     join_expected = f"a JoinWorldResponse; {_NEEDS_NAME}"
@@ -61,7 +61,7 @@ def the_server_can_be_checked(trial: Trial) -> None:
 def a_world_can_be_joined(trial: Trial) -> None:
     """Join a world and take a step.
 
-    An error: every client depends on joining and stepping.
+    A violation is an error because every client depends on joining and stepping.
     """
     trial.join().step(
         {},
@@ -95,7 +95,7 @@ def _is_error(answer: object) -> bool:
 def a_failed_request_is_answered(trial: Trial) -> None:
     """Send invalid requests until one of them fails.
 
-    An error: a client gets no answer, or its stream ends without a reason.
+    A violation is an error because a client gets no answer, or its stream ends without a reason.
     """
     for probe, request, expected in _invalid_requests(trial):
         if _is_error(probe.ask(request, expected)):
@@ -114,7 +114,8 @@ def a_failed_request_is_answered(trial: Trial) -> None:
 def the_first_step_ignores_its_actions(trial: Trial) -> None:
     """Begin a sequence with a step that sends an unknown action.
 
-    A warning: only a faulty client sends an unknown action. Another check covers valid actions.
+    A violation is a warning because only a faulty client sends an unknown action. Another check
+    covers valid actions.
     """
     agent = trial.join()
     agent.step(agent.nonsense(), expected="a first step, regardless of the actions sent")
@@ -129,7 +130,8 @@ def the_first_step_ignores_its_actions(trial: Trial) -> None:
 def unknown_observations_are_refused(trial: Trial) -> None:
     """Request an unknown observation UID alone, and together with valid UIDs.
 
-    A warning: the documents make the client responsible for sending valid requests ("Streaming").
+    A violation is a warning because the documents make the client responsible for sending valid
+    requests ("Streaming").
     """
     agent = trial.join()
     uids = sorted(agent.specs.observations)
@@ -150,7 +152,8 @@ def unknown_observations_are_refused(trial: Trial) -> None:
 def unknown_actions_are_refused(trial: Trial) -> None:
     """Send an unknown action UID in a sequence, alone and together with valid UIDs.
 
-    A warning: the documents make the client responsible for sending valid requests ("Streaming").
+    A violation is a warning because the documents make the client responsible for sending valid
+    requests ("Streaming").
     """
     agent = trial.run()
     agent.refuse_step("an error, because there is no such action", agent.nonsense())
@@ -170,8 +173,8 @@ def unknown_actions_are_refused(trial: Trial) -> None:
 def the_stream_survives_errors(trial: Trial) -> None:
     """Cause errors before and after joining a world, each on its own connection.
 
-    A warning: the server decides which errors are fatal, and is allowed to close the stream after
-    a fatal error.
+    A violation is a warning because the server decides which errors are fatal, and is allowed to
+    close the stream after a fatal error.
     """
     refused = 0
     for probe, request, expected in _invalid_requests(trial):
@@ -202,8 +205,8 @@ def the_stream_survives_errors(trial: Trial) -> None:
 def a_reset_is_taken(trial: Trial) -> None:
     """Send a Reset with the configured settings before the first sequence.
 
-    An error: a client cannot distinguish a server without Reset from a server that cannot reset
-    now.
+    A violation is an error because a client cannot distinguish a server without Reset from a server
+    that cannot reset now.
     """
     trial.join().reset()
 
@@ -216,8 +219,8 @@ def a_reset_is_taken(trial: Trial) -> None:
 def a_reset_world_is_taken(trial: Trial) -> None:
     """Send a ResetWorld for a world with one agent, before the agent's first sequence.
 
-    An error: a client cannot distinguish a server without ResetWorld from a server that cannot
-    reset now.
+    A violation is an error because a client cannot distinguish a server without ResetWorld from a
+    server that cannot reset now.
     """
     agent = trial.join()
     request = trial.reset_world_request(agent.world_name)
@@ -233,8 +236,8 @@ def a_reset_world_is_taken(trial: Trial) -> None:
 def one_answer_for_each_request(trial: Trial) -> None:
     """Send valid and invalid requests, and check that each gets only one answer.
 
-    An error: answers are not numbered, so a client mistakes an extra answer for the answer to its
-    next request.
+    A violation is an error because answers are not numbered, so a client mistakes an extra answer
+    for the answer to its next request.
     """
     agent = trial.join()
     probe = agent.probe
@@ -271,8 +274,8 @@ def an_error_changes_no_state(trial: Trial) -> None:
 
     Actions are ignored only in the first step of a sequence, which reveals the state.
 
-    A warning: the documents allow the server to treat a recoverable error as a no-op, but do not
-    require it.
+    A violation is a warning because the documents allow the server to treat a recoverable error as
+    a no-op, but do not require it.
     """
     agent = trial.join()
     unknown = [unknown_uid(agent.specs.observations)]
@@ -297,7 +300,7 @@ def an_error_changes_no_state(trial: Trial) -> None:
 def a_request_without_payload_is_refused(trial: Trial) -> None:
     """Send an EnvironmentRequest without a payload.
 
-    A warning: only a faulty client sends a request without a payload.
+    A violation is a warning because only a faulty client sends a request without a payload.
     """
     probe = trial.connect()
     probe.send(None)

@@ -48,7 +48,8 @@ def _check_each(
 def names_are_unique(trial: Trial) -> None:
     """Check that no name occurs twice among actions or among observations.
 
-    An error: a client that uses names as keys loses one of two values with the same name.
+    A violation is an error because a client that uses names as keys loses one of two values with
+    the same name.
     """
     for kind, group in _by_kind(trial):
         names = [spec.name for spec in group]
@@ -61,7 +62,7 @@ def names_are_unique(trial: Trial) -> None:
 def no_name_is_the_parent_of_another(trial: Trial) -> None:
     """Check that no name is the parent of another, as `a` is the parent of `a.b`.
 
-    An error: a client that nests values by name cannot represent both.
+    A violation is an error because a client that nests values by name cannot represent both.
     """
     for kind, group in _by_kind(trial):
         try:
@@ -77,7 +78,7 @@ def no_name_is_the_parent_of_another(trial: Trial) -> None:
 def data_types_are_valid(trial: Trial) -> None:
     """Check that each data type is defined by the protocol and is not 0.
 
-    An error: a client cannot pack or unpack the tensor.
+    A violation is an error because a client cannot pack or unpack the tensor.
     """
     _check_each(trial, "a data type of the protocol", lambda spec: spec.dtype in _DATA_TYPES)
 
@@ -86,7 +87,7 @@ def data_types_are_valid(trial: Trial) -> None:
 def at_most_one_dimension_is_variable(trial: Trial) -> None:
     """Check that each shape has at most one negative element.
 
-    An error: a client cannot infer the shape.
+    A violation is an error because a client cannot infer the shape.
     """
     _check_each(
         trial,
@@ -99,7 +100,8 @@ def at_most_one_dimension_is_variable(trial: Trial) -> None:
 def bounds_make_sense(trial: Trial) -> None:
     """Check the type, number and order of all bounds, and check that no bound is NaN.
 
-    An error: no value conforms to the spec, or a client cannot know which values do.
+    A violation is an error because no value conforms to the spec, or a client cannot know which
+    values do.
     """
     for kind, group in _by_kind(trial):
         for spec in group:
@@ -124,7 +126,7 @@ def bounds_make_sense(trial: Trial) -> None:
 def the_specs_can_be_used(trial: Trial) -> None:
     """Check that a valid value can be chosen for each action, as later checks require.
 
-    An error: a client cannot act.
+    A violation is an error because a client cannot act.
     """
     agent = trial.join()
     try:
@@ -152,7 +154,8 @@ def _joined(trial: Trial) -> ProbeAgent:
 def nothing_is_returned_unless_requested(trial: Trial) -> None:
     """Request no observations in a first step and in later steps.
 
-    An error: a client receives data that it did not request, or considers the answer invalid.
+    A violation is an error because a client receives data that it did not request, or considers the
+    answer invalid.
     """
     agent = trial.join()
     for _ in range(3):
@@ -167,7 +170,7 @@ def nothing_is_returned_unless_requested(trial: Trial) -> None:
 def what_is_requested_is_returned(trial: Trial) -> None:
     """Request all observations in a first step and in later steps.
 
-    An error: a client lacks an observation.
+    A violation is an error because a client lacks an observation.
     """
     agent = _joined(trial)
     for _ in range(_STEPS):
@@ -183,7 +186,8 @@ def what_is_requested_is_returned(trial: Trial) -> None:
 def each_observation_can_be_requested_alone(trial: Trial) -> None:
     """Request each observation alone, then every set that leaves out one observation.
 
-    An error: a client lacks an observation, or gets an observation that it did not request.
+    A violation is an error because a client lacks an observation, or gets an observation that it
+    did not request.
     """
     agent = _joined(trial)
     uids = sorted(agent.specs.observations)
@@ -201,7 +205,7 @@ def each_observation_can_be_requested_alone(trial: Trial) -> None:
 def duplicate_requests_are_redundant(trial: Trial) -> None:
     """Request each observation twice in the same step.
 
-    A warning: the documents do not mention duplicate requests.
+    A violation is a warning because the documents do not mention duplicate requests.
     """
     agent = _joined(trial)
     for _ in range(2):
@@ -229,7 +233,7 @@ def _observed(trial: Trial) -> Iterator[tuple[ProbeAgent, TensorField, dm_env_rp
 def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
     """Check the data type, the number of elements and the shape of each observation.
 
-    An error: a client cannot unpack the observation.
+    A violation is an error because a client cannot unpack the observation.
     """
     for agent, field, tensor in _observed(trial):
         try:
@@ -248,7 +252,8 @@ def observations_have_the_shape_and_type_of_their_specs(trial: Trial) -> None:
 def observations_are_within_their_bounds(trial: Trial) -> None:
     """Check that every element of each observation is within its bounds.
 
-    An error: a client that validates observations rejects it, and other clients use a wrong value.
+    A violation is an error because a client that validates observations rejects it, and other
+    clients use a wrong value.
     """
     for agent, field, tensor in _observed(trial):
         minimum, maximum = field.bounds
@@ -327,7 +332,8 @@ def _check_is_number(agent: ProbeAgent, field: TensorField, value: np.ndarray) -
 def rewards_and_discounts_are_numbers(trial: Trial) -> None:
     """Check that rewards and discounts after the first step of a sequence are not NaN.
 
-    An error: from then on, the return of the client's agent is NaN. Infinity is a number.
+    A violation is an error because from then on, the return of the client's agent is NaN. Infinity
+    is a number.
     """
     for agent, field, value, is_first in _floats(
         trial, "no reward and no discount is a floating point number without bounds", _is_reward
@@ -345,8 +351,8 @@ def rewards_and_discounts_are_numbers(trial: Trial) -> None:
 def observations_without_bounds_are_numbers(trial: Trial) -> None:
     """Check that observations without bounds are not NaN. Infinity is allowed.
 
-    A warning: a spec cannot announce NaN, so clients do not expect it. A client that does not use
-    the element is not affected.
+    A violation is a warning because a spec cannot announce NaN, so clients do not expect it. A
+    client that does not use the element is not affected.
     """
     for agent, field, value, _ in _floats(
         trial,

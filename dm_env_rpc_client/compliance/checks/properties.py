@@ -188,7 +188,7 @@ def _own_values(trial: Trial) -> Iterator[tuple[_Properties, _Property, Tensor]]
 def properties_can_be_listed(trial: Trial) -> None:
     """List the whole tree of properties from the root.
 
-    An error: a client cannot find the properties.
+    A violation is an error because a client cannot find the properties.
     """
     for _ in _walked(trial):
         pass
@@ -202,7 +202,7 @@ def properties_can_be_listed(trial: Trial) -> None:
 def readable_properties_can_be_read(trial: Trial) -> None:
     """Read each readable property.
 
-    An error: a client cannot read the property, or cannot unpack its value.
+    A violation is an error because a client cannot read the property, or cannot unpack its value.
     """
     for properties, found in _walked(trial):
         if not found.is_readable:
@@ -226,7 +226,8 @@ def readable_properties_can_be_read(trial: Trial) -> None:
 def unreadable_properties_are_refused(trial: Trial) -> None:
     """Try to read each unreadable property.
 
-    A warning: only a client that ignores the attributes reads an unreadable property.
+    A violation is a warning because only a client that ignores the attributes reads an unreadable
+    property.
     """
     for properties, found in _walked(trial):
         value = None if found.is_readable else properties.ask("read", found.key)
@@ -243,7 +244,7 @@ def unreadable_properties_are_refused(trial: Trial) -> None:
 def writable_properties_can_be_written(trial: Trial) -> None:
     """Write the current value of each writable property back to it.
 
-    An error: a client cannot write the property.
+    A violation is an error because a client cannot write the property.
     """
     for properties, found, value in _own_values(trial):
         refusal = properties.ask("write", found.key, value) if found.is_writable else None
@@ -261,7 +262,8 @@ def writable_properties_can_be_written(trial: Trial) -> None:
 def unwritable_properties_are_refused(trial: Trial) -> None:
     """Try to write the current value of each read-only property back to it.
 
-    A warning: only a client that ignores the attributes writes to a read-only property.
+    A violation is a warning because only a client that ignores the attributes writes to a read-only
+    property.
     """
     for properties, found, value in _own_values(trial):
         if not found.is_writable and properties.ask("write", found.key, value) is None:
@@ -278,7 +280,7 @@ def unwritable_properties_are_refused(trial: Trial) -> None:
 def unknown_properties_are_refused(trial: Trial) -> None:
     """Try to read, write and list a property with an unknown key.
 
-    A warning: only a client that guesses keys sends an unknown key.
+    A violation is a warning because only a client that guesses keys sends an unknown key.
     """
     value = Tensor()
     value.floats.array.append(0.0)

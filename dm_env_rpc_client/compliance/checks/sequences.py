@@ -44,7 +44,8 @@ _WINDOW = 8
 def a_first_step_may_have_actions(trial: Trial) -> None:
     """Begin a sequence with valid actions.
 
-    An error: a client that sends steps ahead does not know which one is a first step.
+    A violation is an error because a client that sends steps ahead does not know which one is a
+    first step.
     """
     agent = trial.join()
     if trial.options.load_policy() is not None:
@@ -56,7 +57,7 @@ def a_first_step_may_have_actions(trial: Trial) -> None:
 def states_follow_each_other(trial: Trial) -> None:
     """Step to the end of a sequence and into the next sequence.
 
-    An error: a client loses count of its sequences.
+    A violation is an error because a client loses count of its sequences.
     """
     agent = trial.join()
     if not agent.run_to_the_end():
@@ -75,7 +76,7 @@ def _endless(trial: Trial) -> str:
 def the_last_step_returns_observations(trial: Trial) -> None:
     """Request all observations in each step until the end of a sequence.
 
-    An error: a client lacks the final observations.
+    A violation is an error because a client lacks the final observations.
     """
     agent = trial.run()
     for _ in range(trial.options.max_steps):
@@ -93,7 +94,8 @@ def the_last_step_returns_observations(trial: Trial) -> None:
 def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
     """Keep several steps pending while a sequence ends and the next one begins.
 
-    An error: a client that sends steps ahead gets wrong answers or no answers.
+    A violation is an error because a client that sends steps ahead gets wrong answers or no
+    answers.
     """
     agent = trial.join()
     ends = 0
@@ -114,7 +116,7 @@ def sequences_end_and_begin_while_steps_are_in_flight(trial: Trial) -> None:
 def a_reset_ends_the_sequence(trial: Trial) -> None:
     """Reset in the middle of a sequence.
 
-    An error: the agent is still in a sequence that it considers ended.
+    A violation is an error because the agent is still in a sequence that it considers ended.
     """
     agent = trial.run()
     agent.reset()
@@ -130,7 +132,8 @@ def a_reset_ends_the_sequence(trial: Trial) -> None:
 def a_reset_in_flight_ends_the_sequence(trial: Trial) -> None:
     """Send a step, a Reset and a first step without waiting for answers.
 
-    An error: a client that sends requests ahead gets wrong answers or no answers.
+    A violation is an error because a client that sends requests ahead gets wrong answers or no
+    answers.
     """
     agent = trial.run()
     reset = dm_env_rpc_pb2.ResetRequest(settings=pack_settings(trial.options.reset_settings))
@@ -164,7 +167,7 @@ def _check_same(agent: ProbeAgent, before: dm_env_rpc_pb2.ActionObservationSpecs
 def a_reset_sends_the_specs_again(trial: Trial) -> None:
     """Reset during a sequence and between sequences, and take steps with the returned specs.
 
-    An error: a client uses the specs of the answer for all later steps.
+    A violation is an error because a client uses the specs of the answer for all later steps.
     """
     agent = trial.join()
     joined = agent.specs
@@ -187,8 +190,8 @@ def a_reset_sends_the_specs_again(trial: Trial) -> None:
 def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
     """Send two Resets before the first sequence, and two more directly after a Reset.
 
-    An error: after two Resets, the specs or the sequence of the client differ from those of the
-    server.
+    A violation is an error because after two Resets, the specs or the sequence of the client differ
+    from those of the server.
     """
     agent = trial.join()
     joined = agent.specs
@@ -209,7 +212,7 @@ def a_reset_between_sequences_changes_nothing(trial: Trial) -> None:
 def reset_settings_are_taken(trial: Trial) -> None:
     """Reset with settings during and between sequences, and take steps with the new specs.
 
-    An error: the options state that the server accepts these settings.
+    A violation is an error because the options state that the server accepts these settings.
     """
     if not trial.options.reset_settings:
         raise NotOfferedError("no reset settings were given")
@@ -226,7 +229,7 @@ def reset_settings_are_taken(trial: Trial) -> None:
 def invalid_reset_settings_are_refused(trial: Trial) -> None:
     """Send a Reset with each invalid setting, which the server must refuse.
 
-    An error: the options state that the server refuses these settings.
+    A violation is an error because the options state that the server refuses these settings.
     """
     invalid = trial.invalid_settings("reset")
     agent = trial.join()
@@ -243,7 +246,7 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
 def states_are_those_of_the_protocol(trial: Trial) -> None:
     """Check that each of several steps returns a state number that the protocol allows.
 
-    An error: a client does not know whether its sequence continues.
+    A violation is an error because a client does not know whether its sequence continues.
     """
     agent = trial.join()
     for _ in range(min(trial.options.max_steps, 24)):
@@ -268,7 +271,8 @@ _TOLD_WITHIN = 5
 def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
     """Try to reset a nonexistent world.
 
-    A warning: nothing is reset, and the documents do not mention unknown worlds.
+    A violation is a warning because nothing is reset, and the documents do not mention unknown
+    worlds.
     """
     request = trial.reset_world_request(trial.options.unknown_world_name)
     trial.connect().refuse(request, "an error, because there is no such world")
@@ -281,7 +285,7 @@ def an_unknown_world_cannot_be_reset(trial: Trial) -> None:
 def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
     """Reset a world that no agent has joined yet, then join it and begin a sequence.
 
-    An error: a client that manages worlds cannot reset them.
+    A violation is an error because a client that manages worlds cannot reset them.
     """
     probe = trial.connect()
     name = trial.create_world(probe)
@@ -298,7 +302,8 @@ def a_spectator_resets_a_world_without_agents(trial: Trial) -> None:
 def an_agent_resets_its_world(trial: Trial) -> None:
     """Reset the world before a sequence and during two others, and expect no INTERRUPTED step.
 
-    An error: the agent mistakes the end of the old sequence for a step of the new sequence.
+    A violation is an error because the agent mistakes the end of the old sequence for a step of the
+    new sequence.
     """
     agent = trial.join()
     request = trial.reset_world_request(agent.world_name)
@@ -351,7 +356,8 @@ def _check_is_told(trial: Trial, agent: ProbeAgent, caller: Probe) -> None:
 def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
     """Reset the world from a second connection in the middle of the agent's sequence.
 
-    An error: the agent is not told that its sequence has ended, or the caller is answered early.
+    A violation is an error because the agent is not told that its sequence has ended, or the caller
+    is answered early.
     """
     agent = trial.join()
     agent.begin("a first step")
@@ -373,7 +379,8 @@ def a_spectator_resets_a_world_with_an_agent(trial: Trial) -> None:
 def an_agent_resets_the_world_of_another(trial: Trial) -> None:
     """Let one of two agents reset the world, and check that both begin a new sequence.
 
-    An error: the agent is not told that its sequence has ended, or the caller is answered early.
+    A violation is an error because the agent is not told that its sequence has ended, or the caller
+    is answered early.
     """
     agent = trial.join()
     other = trial.join(world_name=agent.world_name)

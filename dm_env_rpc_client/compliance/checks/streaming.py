@@ -42,7 +42,7 @@ _LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
 def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
     """Request different observations in each of many steps and compare the answers.
 
-    An error: a client matches an answer to the wrong request.
+    A violation is an error because a client matches an answer to the wrong request.
     """
     agent = trial.run()
     uids = sorted(agent.specs.observations)
@@ -71,7 +71,7 @@ def pipelined_steps_are_answered_in_order(trial: Trial) -> None:
 def answers_are_of_the_requests_kind(trial: Trial) -> None:
     """Send one request of each kind without waiting for answers. Any of them can be refused.
 
-    An error: a client cannot read the answer.
+    A violation is an error because a client cannot read the answer.
     """
     agent = trial.join()
     name = agent.world_name
@@ -101,7 +101,8 @@ def answers_are_of_the_requests_kind(trial: Trial) -> None:
 def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
     """Leave and rejoin without waiting, and check that only the step in between is refused.
 
-    An error: requests take effect in a different order than the client expects.
+    A violation is an error because requests take effect in a different order than the client
+    expects.
     """
     agent = trial.join()
     step = agent.request()
@@ -125,7 +126,7 @@ def pipelined_requests_take_effect_in_order(trial: Trial) -> None:
 def an_error_fails_its_own_request_only(trial: Trial) -> None:
     """Send steps, and request an unknown observation in every other one.
 
-    An error: a client loses valid requests.
+    A violation is an error because a client loses valid requests.
     """
     agent = trial.run()
     unknown = unknown_uid(agent.specs.observations)
@@ -147,8 +148,8 @@ def an_error_fails_its_own_request_only(trial: Trial) -> None:
 def errors_have_a_code_and_a_message(trial: Trial) -> None:
     """Check the Status of requests that should fail.
 
-    A warning: the server chooses codes and messages. Without them, a client recognizes the error
-    but cannot report its cause.
+    A violation is a warning because the server chooses codes and messages. Without them, a client
+    recognizes the error but cannot report its cause.
     """
     probe = trial.connect()
     for request in (
@@ -169,7 +170,8 @@ def errors_have_a_code_and_a_message(trial: Trial) -> None:
 def an_unknown_extension_is_answered(trial: Trial) -> None:
     """Send an extension message of an unknown type.
 
-    An error: a client sends such a request to find out whether the server supports an extension.
+    A violation is an error because a client sends such a request to find out whether the server
+    supports an extension.
     """
     probe = trial.connect()
     request = any_pb2.Any(type_url="type.googleapis.com/compliance.Unknown", value=b"\x08\x01")

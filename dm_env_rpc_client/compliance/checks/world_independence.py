@@ -187,7 +187,8 @@ def _tells(same: Seen) -> bool:
 def a_step_changes_its_own_world_only(trial: Trial) -> None:
     """Compare runs in which another agent steps in its own world with runs without one.
 
-    An error: one client advances, ends or changes the sequence of another client.
+    A violation is an error because one client advances, ends or changes the sequence of another
+    client.
     """
     beside = _Run(trial, _STEPS)
     alone = _Run(trial, _STEPS, [0.0] * _STEPS).seen
@@ -264,7 +265,7 @@ def _violation(number: int, alone: Seen, beside: Seen) -> ViolationError:
 def worlds_are_independent(trial: Trial) -> None:
     """End, reset, leave and destroy one world in the middle of a sequence in another world.
 
-    An error: one client disturbs the sequence of another client.
+    A violation is an error because one client disturbs the sequence of another client.
     """
     agent = trial.join()
     probe = trial.connect()
@@ -292,7 +293,7 @@ def worlds_are_independent(trial: Trial) -> None:
 def agents_of_one_world_have_their_own_states(trial: Trial) -> None:
     """Join a second agent to the world, and check that neither agent affects the other.
 
-    An error: one client disturbs the sequence of another client.
+    A violation is an error because one client disturbs the sequence of another client.
     """
     agent = trial.join()
     other = trial.join(world_name=agent.world_name)

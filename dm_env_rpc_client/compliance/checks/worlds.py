@@ -47,7 +47,7 @@ def _check_creates(trial: Trial) -> None:
 def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
     """Create and destroy a world twice, because the first world must leave nothing behind.
 
-    An error: a client cannot get rid of its worlds.
+    A violation is an error because a client cannot get rid of its worlds.
     """
     _check_creates(trial)
     probe = trial.connect()
@@ -59,7 +59,7 @@ def a_world_can_be_created_and_destroyed(trial: Trial) -> None:
 def required_create_settings_are_required(trial: Trial) -> None:
     """Try to create worlds, each time leaving out one of the required settings.
 
-    An error: the options state that these settings are required.
+    A violation is an error because the options state that these settings are required.
     """
     _check_creates(trial)
     if not trial.options.required_create_settings:
@@ -76,7 +76,7 @@ def required_create_settings_are_required(trial: Trial) -> None:
 def invalid_create_settings_are_refused(trial: Trial) -> None:
     """Send each invalid setting together with the valid settings.
 
-    An error: the options state that the server refuses these settings.
+    A violation is an error because the options state that the server refuses these settings.
     """
     _check_creates(trial)
     invalid = trial.invalid_settings("create")
@@ -95,7 +95,8 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
 def names_of_worlds_are_unique(trial: Trial) -> None:
     """Create three worlds on one connection. A server with only one world is allowed to refuse.
 
-    An error: a client cannot specify which of two worlds with one name to join, reset or destroy.
+    A violation is an error because a client cannot specify which of two worlds with one name to
+    join, reset or destroy.
     """
     probe = trial.connect()
     names = [trial.create_world(probe)]
@@ -123,7 +124,7 @@ def _create_beside(trial: Trial, probe: Probe, names: list[str]) -> None:
 def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
     """Create a world on one connection, then join it and step on another connection.
 
-    An error: one client cannot create worlds for others.
+    A violation is an error because one client cannot create worlds for others.
     """
     creator = trial.connect()
     agent = trial.join(trial.connect(), trial.create_world(creator))
@@ -139,7 +140,8 @@ def a_world_can_be_joined_from_another_connection(trial: Trial) -> None:
 def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
     """Create worlds on one connection, on a second connection, and on the first one again.
 
-    An error: a client that learned the name from another connection joins the wrong world.
+    A violation is an error because a client that learned the name from another connection joins the
+    wrong world.
     """
     probe = trial.connect()
     names = [trial.create_world(probe)]
@@ -153,7 +155,7 @@ def names_of_worlds_are_unique_across_connections(trial: Trial) -> None:
 def a_server_with_one_world_refuses_another(trial: Trial) -> None:
     """Try to create a second world while the first one exists.
 
-    An error: each of two clients considers the same world its own.
+    A violation is an error because each of two clients considers the same world its own.
     """
     _check_creates(trial)
     if trial.options.several_worlds is not False:
@@ -167,7 +169,8 @@ def a_server_with_one_world_refuses_another(trial: Trial) -> None:
 def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
     """Try to join a nonexistent world while another world exists.
 
-    An error: a client whose world was destroyed by another client enters the wrong world.
+    A violation is an error because a client whose world was destroyed by another client enters the
+    wrong world.
     """
     probe = trial.connect()
     trial.create_world(probe)
@@ -190,7 +193,7 @@ def an_unknown_world_cannot_be_joined(trial: Trial) -> None:
 def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
     """Try to join a world that has just been destroyed.
 
-    An error: a client acts in a world that others consider destroyed.
+    A violation is an error because a client acts in a world that others consider destroyed.
     """
     probe = trial.connect()
     name = trial.create_world(probe)
@@ -206,8 +209,8 @@ def a_destroyed_world_cannot_be_joined(trial: Trial) -> None:
 def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
     """Try to destroy a world that never existed and a world that was already destroyed.
 
-    A warning: the world does not exist afterwards, and the documents do not mention unknown
-    worlds.
+    A violation is a warning because the world does not exist afterwards, and the documents do not
+    mention unknown worlds.
     """
     probe = trial.connect()
     unknown = trial.options.unknown_world_name
@@ -229,7 +232,7 @@ def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
 def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
     """Try to destroy the joined world before and during a sequence, and continue stepping.
 
-    A warning: the refusal protects a client from its own mistake only.
+    A violation is a warning because the refusal protects a client from its own mistake only.
     """
     agent = trial.join()
     request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=agent.world_name)
@@ -248,7 +251,7 @@ def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
 def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> None:
     """Destroy an agent's world from another connection, and check the answers on both connections.
 
-    An error: the agent acts in a nonexistent world, or waits forever.
+    A violation is an error because the agent acts in a nonexistent world, or waits forever.
     """
     agent = trial.join()
     _check_creates(trial)
@@ -277,7 +280,7 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
 def invalid_join_settings_are_refused(trial: Trial) -> None:
     """Send each invalid setting together with the valid settings.
 
-    An error: the options state that the server refuses these settings.
+    A violation is an error because the options state that the server refuses these settings.
     """
     invalid = trial.invalid_settings("join")
     probe = trial.connect()
@@ -298,7 +301,7 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
 def a_joined_connection_cannot_join_again(trial: Trial) -> None:
     """Try to join the same world again, before and during a sequence.
 
-    A warning: the refusal protects a client from its own mistake only.
+    A violation is a warning because the refusal protects a client from its own mistake only.
     """
     agent = trial.join()
     again = trial.join_request(agent.world_name)
@@ -317,7 +320,7 @@ def a_joined_connection_cannot_join_again(trial: Trial) -> None:
 def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
     """Try to join a second world on the same connection.
 
-    A warning: the refusal protects a client from its own mistake only.
+    A violation is a warning because the refusal protects a client from its own mistake only.
     """
     agent = trial.join()
     another = trial.create_another_world(agent.probe)
@@ -335,7 +338,7 @@ def a_joined_connection_cannot_join_another_world(trial: Trial) -> None:
 def step_and_reset_need_a_join(trial: Trial) -> None:
     """Send a Step and a Reset before joining a world and after leaving it.
 
-    A warning: the refusal protects a client from its own mistake only.
+    A violation is a warning because the refusal protects a client from its own mistake only.
     """
     probe = trial.connect()
     name = trial.create_world(probe)
@@ -359,7 +362,7 @@ def step_and_reset_need_a_join(trial: Trial) -> None:
 def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
     """Send LeaveWorld before joining a world, and several times afterwards.
 
-    An error: a client that leaves to be on the safe side gets an error.
+    A violation is an error because a client that leaves to be on the safe side gets an error.
     """
     probe = trial.connect()
     leave = dm_env_rpc_pb2.LeaveWorldRequest()
@@ -378,8 +381,8 @@ def leaving_while_not_joined_is_a_no_op(trial: Trial) -> None:
 def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
     """Leave the world in the middle of a sequence, rejoin it, and begin a new sequence.
 
-    An error: the agent continues a sequence that it has not begun. The server is allowed to refuse
-    the join, because it decides what happens to a world after a leave.
+    A violation is an error because the agent continues a sequence that it has not begun. The server
+    is allowed to refuse the join, because it decides what happens to a world after a leave.
     """
     agent = trial.run()
     agent.leave()
@@ -400,7 +403,8 @@ def a_world_can_be_joined_again_after_a_leave(trial: Trial) -> None:
 def a_world_for_one_agent_refuses_another(trial: Trial) -> None:
     """Try to join the world from a second connection.
 
-    An error: two clients act in a world that, according to the options, has only one agent.
+    A violation is an error because two clients act in a world that, according to the options, has
+    only one agent.
     """
     if trial.options.several_agents is not False:
         raise NotOfferedError("the options do not state that the world accepts only one agent")

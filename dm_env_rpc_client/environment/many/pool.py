@@ -555,8 +555,8 @@ def check_not_busy(busy: Collection[int], ids: Iterable[int]) -> None:
 def check_count(minimum: int, maximum: int | None, busy: int) -> None:
     """Raise SpecError if fewer environments than requested have a pending step."""
     if not 1 <= minimum <= busy or (maximum is not None and maximum < minimum):
-        bound = "" if maximum is None else f" and at most {maximum}"
+        bound = "" if maximum is None else f", max_envs={maximum}"
         raise SpecError(
-            f"cannot receive at least {minimum}{bound} results: {busy} environments have pending "
-            "steps"
+            f"cannot receive results with min_envs={minimum}{bound}: {busy} environments have "
+            "pending steps"
         )

@@ -131,7 +131,7 @@ class SharedWorld(OwnedWorld):
                 raise RequestError(
                     code_pb2.DEADLINE_EXCEEDED,
                     f"the world is reset only after every participating agent has taken a step, "
-                    f"but no step arrived within {self._step_timeout} s from {', '.join(told)}",
+                    f"but {', '.join(told)} took no step within {self._step_timeout} s",
                 )
 
     @contextlib.contextmanager

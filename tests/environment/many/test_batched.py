@@ -206,7 +206,7 @@ def test_those_that_answer_first_come_first(echoes: Echoes) -> None:
 
 def test_what_is_under_way_is_received_once(echoes: Echoes) -> None:
     env = echoes(3, num_batches=0)
-    with pytest.raises(SpecError, match="at least 1 results: 0 environments have"):
+    with pytest.raises(SpecError, match="min_envs=1: 0 environments have"):
         env.recv()
     env.send({"value": [5, 6]}, [2, 0])
     for action, ids in [({"value": [1]}, [2]), ({"value": [1, 2, 3]}, None)]:
@@ -214,9 +214,9 @@ def test_what_is_under_way_is_received_once(echoes: Echoes) -> None:
             env.send(action, ids)
     with pytest.raises(SpecError, match=r"environments \[0, 2\] have pending steps"):
         env.step({"value": [1, 2, 3]})
-    with pytest.raises(SpecError, match="at least 3 results: 2 environments have"):
+    with pytest.raises(SpecError, match="min_envs=3: 2 environments have"):
         env.recv(3)
-    with pytest.raises(SpecError, match="at least 2 and at most 1 results: 2"):
+    with pytest.raises(SpecError, match="min_envs=2, max_envs=1: 2"):
         env.recv(2, 1)
     timestep, arrived = env.recv(2)
     values = timestep.observation["value"]

@@ -64,7 +64,7 @@ class ClientConnection:
 
     Args:
       connected: the non-blocking socket. For TLS, it is an ssl.SSLSocket after the handshake.
-      half: the state of the connection.
+      half: the client's half of the protocol state.
       request: the request headers that each stream sends.
 
     Attributes:

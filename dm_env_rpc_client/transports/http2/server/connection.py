@@ -52,12 +52,12 @@ class ServerConnection:
       accepted: the non-blocking socket. For TLS, it is an ssl.SSLSocket, before or after the
         handshake.
       address: the client's address, in gRPC's syntax.
-      half: the state of the connection.
+      half: the server's half of the protocol state.
       poll: the poll object that reports to the leading thread whether the socket is ready.
 
     Attributes:
       address: the client's address, in gRPC's syntax.
-      half: the state of the connection.
+      half: the server's half of the protocol state.
       lock: the lock that is held while `half` is changed and while bytes are sent.
       is_open: whether the socket is open.
       is_encrypting: whether the TLS handshake is still in progress.
