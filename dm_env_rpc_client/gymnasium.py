@@ -2,7 +2,7 @@
 
 `gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)` and `gymnasium.make_vec`
 import this module, following Gymnasium's convention for ids in other packages. The registered
-classes are in `adaptors/gymnasium/`. This module needs the extra `gymnasium`.
+classes are in `adaptors/gymnasium/`. This module requires the `gymnasium` extra.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Export of episodes as a Minari data set. This module needs the extra `minari`."""
+"""Export of episodes as a Minari data set. This module requires the `minari` extra."""
 
 from __future__ import annotations
 

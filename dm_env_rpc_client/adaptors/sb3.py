@@ -1,4 +1,4 @@
-"""A Stable-Baselines3 VecEnv that runs remote environments; it needs the extra `sb3`.
+"""A Stable-Baselines3 VecEnv that runs remote environments; it requires the `sb3` extra.
 
 from stable_baselines3 import PPO
 envs = RemoteSb3VecEnv("localhost:50051", 8)

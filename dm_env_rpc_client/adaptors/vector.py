@@ -1,4 +1,4 @@
-"""A gymnasium.vector.VectorEnv that runs remote environments; it needs the extra `gymnasium`.
+"""A gymnasium.vector.VectorEnv that runs remote environments; it requires the `gymnasium` extra.
 
 import gymnasium
 envs = gymnasium.make_vec(

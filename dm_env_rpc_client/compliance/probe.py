@@ -69,11 +69,11 @@ class Probe:
     Args:
       address: the server.
       timeout: seconds to wait for the connection and for each answer.
-      security: the arguments of `connect` for TLS, token and plaintext to other machines.
+      security: the arguments of `connect` for TLS, tokens and unencrypted connections.
 
     Attributes:
       is_clean: whether every answer so far was valid for its request.
-      is_open: whether neither `close` nor `abort` was called.
+      is_open: True until `close` or `abort` is called.
       was_answered: whether an answer was received.
       was_refused: whether a request got an error, after which the server may close the stream.
       pending: the number of pending requests.

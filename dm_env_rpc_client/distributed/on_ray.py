@@ -90,7 +90,7 @@ def end(actors: Iterable[Any], last: str) -> None:
 class RayServers:
     """Several servers that serve the same environment, each in an actor on a Ray cluster.
 
-    This class needs the extra `ray`.
+    This class requires the `ray` extra.
 
     The actors are spread over the machines of the cluster. Each server listens on a free port at
     the address of its machine. Unless the cluster is on loopback, other machines can reach each
@@ -218,7 +218,7 @@ class _Actor:
 class RayRollouts(Rollouts):
     """Rollouts that run in actors on a Ray cluster.
 
-    This class needs the extra `ray`.
+    This class requires the `ray` extra.
 
     An actor is replaced if its process dies, if it exceeds `batch_timeout`, or if an environment
     fails or cannot be created. The pending batch of such an actor is lost. A lost batch is counted

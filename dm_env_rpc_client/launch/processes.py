@@ -284,7 +284,7 @@ def other_python(
 
 
 def _package_server(python: str, thread: str | None) -> list[str]:
-    """Return the command that starts this package's server, up to its source and address."""
+    """Return the command that starts this package's server, without the source and address."""
     chosen = [] if thread is None else ["--thread", thread]
     return [python, "-m", "dm_env_rpc_client.server", *chosen]
 

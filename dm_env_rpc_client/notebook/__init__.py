@@ -3,7 +3,7 @@
     %load_ext dm_env_rpc_client.notebook
 
 After `%load_ext dm_env_rpc_client.notebook`, specs and TimeSteps are shown as tables and images.
-This package needs the extra `notebook`. The guide is `docs/how-to/notebooks.md`.
+This package requires the `notebook` extra. The guide is `docs/how-to/notebooks.md`.
 """
 
 # Read `explorer.py` first.

@@ -148,7 +148,7 @@ def check_step(values: Mapping[str, Any], count: int) -> None:
     end. Row errors take time in proportion to their size.
 
     Args:
-      values: the observations by flat name, which conform to their specs.
+      values: the observations by flat name. They must conform to their specs.
       count: the number of rows.
 
     Raises:

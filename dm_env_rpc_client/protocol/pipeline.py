@@ -54,8 +54,8 @@ class Pending:
     Attributes:
       is_sent: whether the request may have been written.
       outcome: the result and the error, one of which is None; None while the request is pending.
-        It is a single attribute, so that two threads finishing the request cannot mix their
-        halves.
+        The pair is one attribute, so that two threads that finish the request at the same time
+        cannot set one half each.
       waiters: functions that are called once, without locks, after the outcome is set.
     """
 

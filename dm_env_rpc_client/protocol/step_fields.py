@@ -61,8 +61,8 @@ class EntryWriter:
     Args:
       field: the action or observation.
       tag: the tag of the map.
-      check_range: whether to reject values out of range, as for actions. Observations out of range
-        are information for the agent.
+      check_range: whether to reject values that are out of range, as for actions. Observations are
+        sent even if they are out of range, because they may still tell the agent something.
     """
 
     def __init__(self, field: TensorField, tag: bytes, check_range: bool):

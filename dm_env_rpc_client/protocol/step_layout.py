@@ -55,7 +55,7 @@ class UnreadStep(NamedTuple):
     """The EnvironmentStateType in the answer."""
 
     layout: StepLayout
-    """The layout with the places of the elements."""
+    """The layout, which locates the elements in the answer."""
 
     message: Buffer
     """The serialized answer."""

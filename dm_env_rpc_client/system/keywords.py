@@ -23,8 +23,8 @@ def takes(options: type, *, more: bool = False) -> Callable[[_Function], _Functi
     """Return a decorator that documents the fields of a dataclass as keyword arguments.
 
     The decorator sets `__signature__` and returns the function itself. Arguments that the function
-    declares stay in its signature, with keywords after those of the dataclass. In the docstring,
-    the entry for `**` is replaced by the dataclass's entries for these fields.
+    declares stay in its signature; its keyword-only arguments follow the dataclass's fields. In the
+    docstring, the entry for `**` is replaced by the dataclass's entries for these fields.
 
     Args:
       options: the dataclass.

@@ -232,8 +232,8 @@ def default_keys(action_specs: Mapping[str, specs.Array]) -> dict[str, list[Chan
 
     The arrow keys, then a and d, and then s and w, set bounded floats, and integers with two or
     three values, to their lower or upper bounds. An action with four or five values is treated as
-    directions if the arrow keys are free. Digits set the values of the first action with few
-    values. Letters set the values of this action after the tenth, and also set bools.
+    directions if the arrow keys are free. The digit keys choose among the values of the first
+    action that has only a few. Letter keys choose its eleventh and later values, and set bools.
 
     Args:
       action_specs: the specs by flat name.

@@ -1,6 +1,6 @@
 """Adaptors between Gymnasium and dm_env, in both directions.
 
-This package needs the extra `gymnasium`.
+This package requires the `gymnasium` extra.
 
 import gymnasium
 env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost:50051")

@@ -21,7 +21,7 @@ from dm_env_rpc_client.transports.net import addresses
 
 
 class GymSocketEnvironment(dm_env.Environment):
-    """An environment hosted by a gym-socket-api server; this class needs the extra `gymnasium`.
+    """An environment hosted by a gym-socket-api server; this class requires the `gymnasium` extra.
 
     Gymnasium's spaces become specs: a Box becomes a BoundedArray, a Discrete a DiscreteArray, a
     MultiBinary an int8 BoundedArray from 0 to 1, a MultiDiscrete an int64 BoundedArray, and a

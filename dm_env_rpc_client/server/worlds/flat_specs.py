@@ -219,8 +219,8 @@ class FlatSpecs:
     def values(self, timestep: dm_env.TimeStep) -> list[Any]:
         """Return the values of a time step, in the order of `observation_names`.
 
-        A missing reward is 0. A missing discount is 1, or 0 in a LAST step, in accordance with
-        `end_state`.
+        A missing reward is 0. A missing discount is 1, or 0 in a LAST step, which then counts as
+        terminated.
 
         Raises:
           RuntimeError: the discount has dm_env's default spec, but does not follow from the states.

@@ -137,9 +137,9 @@ _CLOSE_SECONDS = 5.0
 
 _SHARE_SECONDS = 0.0003
 """The maximum time, in seconds, spent on one connection's requests before other connections are
-served. The same limit applies to the total time spent on connections that have not had a stream
-yet, because anyone can open many such connections to keep the server busy with handshakes,
-requests without a token or health checks."""
+served. The same limit applies to the total time spent on connections that have not opened a
+stream yet. Otherwise, anyone could keep the server busy with the handshakes, health checks and
+rejected requests of many such connections."""
 
 _MORE_SOCKETS = 64
 """How many more sockets than streams are allowed, for clients without a stream."""
