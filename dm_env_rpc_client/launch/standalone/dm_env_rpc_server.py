@@ -424,6 +424,10 @@ TimeStep = collections.namedtuple("TimeStep", "step_type reward discount observa
 FIRST, MID, LAST = 0, 1, 2  # The step types.
 _STEP_TYPES = {FIRST: FIRST, MID: MID, LAST: LAST}
 
+_NO_BATCHES = (
+    "the one-file server has no batches: return one environment, or install dm-env-rpc-client in the "
+    "environment's Python (3.10 or later), whose server steps batches"
+)
 _IS_GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.Env"
 
 
@@ -1379,6 +1383,11 @@ class _World:
                 raise
             raise Refusal(INVALID_ARGUMENT, f"{refusal}{error}") from error
         is_class = isinstance(made, type)
+        rows = 1 if is_class else getattr(made, "num_envs", 1)
+        if rows != 1 or (not is_class and hasattr(made, "single_action_space")):
+            text = f"the factory returned {_described(made)}, a batch of {rows} environments; "
+            _close(made)
+            raise TypeError(text + _NO_BATCHES)
         if not is_class and not hasattr(made, "action_spec") and hasattr(made, "action_space"):
             made = _Gymnasium(made)
         methods = ("reset", "step", "action_spec", "observation_spec")

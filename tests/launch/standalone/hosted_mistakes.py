@@ -68,10 +68,23 @@ class CountdownEnv:
         pass
 
 
+class CountdownVectorEnv(CountdownEnv):
+    """The same for gym, in rows."""
+
+    num_envs, single_action_space = 4, Discrete()
+
+
+class CountdownRows(CountdownEnv):
+    """The same, for a simulator that says only how many rows it has."""
+
+    num_envs = 4
+
+
 def make(method: str, value: str = "None", gym: bool = False):
     """Makes an environment whose method returns a value."""
     if method == "factory":
-        return {"None": None, "class": Countdown, "text": "CartPole-v1"}[value]
+        made = {"None": None, "class": Countdown, "text": "CartPole-v1"}
+        return {**made, "vector": CountdownVectorEnv(), "rows": CountdownRows()}[value]
     returned = Discrete() if value == "space" else RETURNS[value]
     base = CountdownEnv if gym else Countdown
     return type(base.__name__, (base,), {method: lambda *_, **__: returned})()

@@ -25,6 +25,7 @@ class Wrong(NamedTuple):
 TIME_STEP = "expected a TimeStep: TimeStep(step_type, reward, discount, observation)"
 GYMNASIUM = "this looks like Gymnasium's interface: inherit from gymnasium.Env"
 FIVE = "expected (observation, reward, terminated, truncated, info), as in Gymnasium"
+FULL_SERVER = "install dm-env-rpc-client in the environment's Python"
 MADE = "expected an environment with the methods of dm_env.Environment, or one of gym"
 
 
@@ -60,6 +61,14 @@ MISTAKES: dict[str, Wrong] = {
     ),
     "a function that returns a text": Wrong(
         {"method": "factory", "value": "text"}, "the factory returned a str", "", MADE
+    ),
+    "a function that returns a vector environment": Wrong(
+        {"method": "factory", "value": "vector"},
+        "the factory returned a CountdownVectorEnv", "a batch of 4 environments", FULL_SERVER,
+    ),
+    "a function that returns rows": Wrong(
+        {"method": "factory", "value": "rows"},
+        "the factory returned a CountdownRows", "a batch of 4 environments", FULL_SERVER,
     ),
 }  # fmt: skip
 
