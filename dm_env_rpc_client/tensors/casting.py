@@ -27,6 +27,9 @@ Array = npt.NDArray[Any]
 MAX_DIMENSIONS = 32
 """The maximum number of dimensions that every version of NumPy supports."""
 
+_FEW = 1024
+"""The maximum number of integers that are cast and cast back to check them."""
+
 _PLAIN = {bool: "bool", int: "int", float: "float", str: "string"}
 
 _SEQUENCES = (list, tuple, range)
@@ -104,7 +107,13 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
             f"{where}: expected {_dtype_name(dtype)}, got {_dtype_name(array.dtype)} "
             f"({_excerpt(array.flat[0])})"
         )
-    if array.dtype.kind in "iu" and dtype in _INTEGER_LIMITS:
+    if array.dtype.kind == dtype.kind and dtype.kind in "iu" and array.size <= _FEW:
+        # Of signed or of unsigned integers, those that fit survive a cast and the cast back. For
+        # 16 int64 actions, this takes 0.4 us instead of the 1.9 us of `min` and `max`.
+        cast = array.astype(dtype)
+        if cast.astype(array.dtype).tobytes() == array.tobytes():
+            return cast
+    elif array.dtype.kind in "iu" and dtype in _INTEGER_LIMITS:
         low, high = _INTEGER_LIMITS[dtype]
         if low <= int(array.min()) and int(array.max()) <= high:
             return array.astype(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -244,6 +245,35 @@ def test_the_lead_goes_back_with_the_next_request(made: list[Made]) -> None:
             return settles(lambda: count() == 2, 2.0)  # One leads, and one watches.
 
         assert settles(goes_back)
+
+
+def test_the_lead_follows_the_world_that_is_stepped(made: list[Made]) -> None:
+    """Otherwise each step of all worlds but those of one thread would take a change of threads."""
+    with (
+        serve(Made, threads="world") as server,
+        make(server.address) as one,
+        make(server.address) as other,
+    ):
+        envs = [one, other]
+        for env in envs:
+            env.reset()
+        for stepped in (0, 1, 0):
+
+            def is_led(env: DmEnvAdaptor = envs[stepped], level: Made = made[stepped]) -> bool:
+                step_all([env], 40)
+                return all(level.led[-20:])
+
+            assert settles(is_led)
+        for level in made:
+            level.led.clear()
+        for _ in range(50):
+            step_all([one], 1)
+            step_all([other], 1)
+        # In turns, it stays where it is: a change of the lead costs as much as one of the threads.
+        changes = sum(one != after for one, after in itertools.pairwise(made[1].led))
+    assert changes <= 2
+    one_thread, other_thread = (level.threads.the_one("step") for level in made)
+    assert one_thread != other_thread
 
 
 def test_an_owner_is_not_slow_for_a_stream_that_has_left(made: list[Made]) -> None:

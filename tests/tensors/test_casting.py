@@ -170,6 +170,24 @@ def test_an_error_names_the_element_and_the_range(value: Any, dtype: Any, text: 
         exact_cast(as_array(value, "where"), np.dtype(dtype), "where")
 
 
+@pytest.mark.parametrize("size", [1, 1024, 1025])
+@pytest.mark.parametrize(
+    ("wide", "narrow", "outside"),
+    [("i8", "i4", 2**31), ("i8", "i4", -(2**31) - 1), ("u8", "u1", 256), ("u8", "i8", 2**63),
+     ("i4", "u4", -1), (">i8", "i4", 2**32 + 1), ("i1", "u8", -1)],
+)  # fmt: skip
+def test_many_integers_are_checked_as_few_are(
+    size: int, wide: str, narrow: str, outside: int
+) -> None:
+    array = np.resize(np.array([0, 1], wide), size)
+    cast = exact_cast(array, np.dtype(narrow), "x")
+    assert cast.dtype == narrow
+    assert cast.tolist() == array.tolist()
+    array[-1] = outside
+    with pytest.raises(SpecError, match=rf"x: element \[{size - 1}\] is {outside}, which"):
+        exact_cast(array, np.dtype(narrow), "x")
+
+
 def test_an_array_of_the_right_dtype_is_not_copied() -> None:
     array = np.arange(3.0)
     assert as_array(array, "x") is array

@@ -6,8 +6,8 @@ wakes the owner to run its other calls. Another thread takes the lead in three c
 
 - An answer has taken two ticks of the watching thread. The watching thread then leads.
 - The leading thread owns a world whose answers are slow on average.
-- A request arrives for an owner with quick worlds while the leading thread owns no worlds. The
-  owner of the quick worlds then leads.
+- A request arrives for an owner with quick worlds while the leading thread owns no worlds, or has
+  not answered for its own worlds for some requests. The owner of the quick worlds then leads.
 
 A former leader keeps its worlds. `answering.py` requests the change of leader in the second and
 third cases.
@@ -66,6 +66,7 @@ class Leader:
       is_stopped: whether the lead has ended, so that no thread leads again.
       inline: the leading thread's activity, if it can take a long time, or None.
       is_resting: whether the watching thread waits for a wake-up.
+      answers: the number of answers that leading threads have computed.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Leader:
         self._lock = make_lock()
         self._is_watched = self.is_resting = False
         self.inline: Inline | None = None
-        self._answers = 0
+        self.answers = 0
         self._rested = threading.Event()
         self._taken = threading.Event()
 
@@ -127,7 +128,7 @@ class Leader:
             leads = self.owner is owner
             if leads:
                 self.inline = None
-                self._answers += 1
+                self.answers += 1
             return leads
 
     def pass_to(self, other: Owner | None, leading: Owner) -> bool:
@@ -262,8 +263,8 @@ class Leader:
             if inline is None or inline is not seen:
                 seen = inline
                 now = time.monotonic()
-                if self._answers != answers:
-                    answers, since = self._answers, now
+                if self.answers != answers:
+                    answers, since = self.answers, now
                 elif inline is None and now - since > _REST_SECONDS:
                     self._rest()
                     since = time.monotonic()
