@@ -14,9 +14,9 @@ from typing import TypeAlias
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import dm_env_rpc_pb2
+from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
-from dm_env_rpc_client.recording import Recorder, mcap_file
+from dm_env_rpc_client.recording import Recorder, mcap_file, proxy
 from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.server import Server
 from tests.recording.sessions import entries, play
@@ -52,10 +52,27 @@ def test_a_disk_that_is_full_ends_the_connection(server: Server, path: Path, dis
             connection.send(dm_env_rpc_pb2.CreateWorldRequest())
             return False
 
-        with pytest.raises(ConnectionLostError, match=r"cannot be written.*No space") as it:
+        with pytest.raises(
+            ConnectionLostError, match=r"cannot write the recording.*No space"
+        ) as it:
             settles(go_on, 30)
         assert isinstance(it.value.__cause__, RecordingError)
         assert not connection.is_usable
+
+
+def test_a_client_of_a_proxy_is_told_that_the_disk_is_full(
+    server: Server, path: Path, disk: Disk
+) -> None:
+    with proxy(server.address, path) as running, make(running.address) as env:
+        env.reset()
+        disk(be_full)
+
+        def go_on() -> bool:
+            env.step({"paddle": 1})
+            return False
+
+        with pytest.raises(ConnectionLostError, match=r"cannot write the recording.*No space"):
+            settles(go_on, 30)
 
 
 def test_a_disk_that_is_full_at_the_end_is_logged_and_leaves_no_descriptor(

@@ -201,7 +201,7 @@ def test_a_disk_that_was_full_takes_the_next_recording(
             for step in range(1_000_000):
                 env.step(move(step))
 
-        with pytest.raises(ConnectionLostError, match=r"cannot be written.*No space"):
+        with pytest.raises(ConnectionLostError, match=r"cannot write the recording.*No space"):
             step_on()
         env.close()
         # What was written before is readable, and is not taken for all.

@@ -50,6 +50,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "a list": ("[]", "expected infos of 3 rows"),
     "flags of other rows": (value_json.encode({"truncated": np.ones(2, bool)}), "infos of 3 rows"),
     "flags that are numbers": (value_json.encode({"truncated": np.ones(3)}), "infos of 3 rows"),
+    "a row that is a number": (value_json.encode({"rows": {1: {}}}), "from 0 to 2, got 1"),
+    "a row that is a word": (value_json.encode({"rows": {"x": {}}}), "from 0 to 2, got 'x'"),
     "flags that are texts": (value_json.encode({"truncated": ["a", "b", "c"]}), "infos of 3 rows"),
 }
 
