@@ -1089,10 +1089,10 @@ class _Gymnasium:
         self._settings: Dict[str, Any] = {}
         self._infos: Any = False  # Whether the client requests infos, or "own": with exact types.
         takes = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
-        self._reset_takes = set(takes)
+        # A method until gym 0.25.
+        self._seeds_by_method = "seed" not in takes and callable(getattr(env, "seed", None))
         has_others = any(each.kind is each.VAR_KEYWORD for each in takes.values())
-        if has_others and not callable(getattr(env, "seed", None)):  # A method until gym 0.25.
-            self._reset_takes.update(("seed", "options"))
+        self._takes_options = "options" in takes or (has_others and not self._seeds_by_method)
         metadata = dict(getattr(env, "metadata", None) or {})
         if "render.modes" in metadata:  # Until gym 0.21; later ones have the key render_modes.
             metadata["render_modes"] = list(metadata["render.modes"])
@@ -1145,9 +1145,11 @@ class _Gymnasium:
 
     def reset(self) -> Any:
         settings, self._settings = self._settings, {}
-        if "seed" in settings and "seed" not in self._reset_takes:
-            self._env.seed(settings["seed"])
-        found = self._env.reset(**{k: v for k, v in settings.items() if k in self._reset_takes})
+        if self._seeds_by_method and "seed" in settings:
+            self._env.seed(settings.pop("seed"))
+        if not self._takes_options and not settings.get("options", True):
+            del settings["options"]  # Trainers pass empty ones to environments of any age.
+        found = self._env.reset(**settings)
         info: Any = {}  # Until gym 0.25 there is none.
         if isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict):
             space = self._env.observation_space

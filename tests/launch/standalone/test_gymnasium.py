@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import make
+from dm_env_rpc_client import DmEnvRpcError, make
+from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
 from dm_env_rpc_client.server import serve
 from tests.launch.standalone import hosted_gym
@@ -107,3 +108,89 @@ def test_a_space_without_a_dtype_is_one_of_float32() -> None:
             observation = env.step(0)[0]
             np.testing.assert_array_equal(observation, np.array([0.5, -1], np.float32))
             assert observation.dtype == np.float32
+
+
+class _Resets(gymnasium.Env[Any, Any]):
+    """Says in its info how it was reset: each class takes other arguments."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Discrete(2)
+    seeds = None
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return 0, 1.0, False, False, {}
+
+
+class _Nothing(_Resets):
+    def reset(self) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        return 0, {"taken": {}}
+
+
+class _Anything(_Resets):
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return 0, {"taken": kwargs}
+
+
+class _Method(_Resets):
+    """As in gym until 0.25."""
+
+    def seed(self, seed: Any) -> None:
+        self.seeds = seed
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        return 0, {"taken": {"method": self.seeds}}
+
+
+class _MethodBehindAnything(_Method):
+    """As in gym's wrappers until 0.25, which pass everything on."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        return super().reset(**kwargs)
+
+
+class _Both(_Method):
+    """As in gym 0.25."""
+
+    def reset(self, seed: Any = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        return 0, {"taken": {"seed": seed}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "taken"),
+    [
+        (_Nothing, {}, {}),
+        (_Nothing, {"options": {}}, {}),
+        (_Nothing, {"seed": 3}, "unexpected keyword argument 'seed'"),
+        (_Nothing, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
+        (_Anything, {"seed": 3, "options": {}}, {"seed": 3, "options": {}}),
+        (_Anything, {"options": {"x": 1}}, {"options": {"x": 1}}),
+        (_Method, {"seed": 3, "options": {}}, {"method": 3}),
+        (_Method, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
+        (_MethodBehindAnything, {"seed": 3, "options": {}}, {"method": 3}),
+        (_MethodBehindAnything, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
+        (_Both, {"seed": 3}, {"seed": 3}),
+    ],
+)
+def test_a_reset_gets_what_the_environment_takes(
+    kind: Any, given: dict[str, Any], taken: dict[str, Any] | str
+) -> None:
+    """What it does not take is its own error, as in process; only empty options are left out."""
+    with one_file.Server(kind) as server:
+        env = gymnasium.make(
+            "dm_env_rpc_client.gymnasium:Remote-v0",
+            address=server.address,
+            disable_env_checker=True,
+        )
+        with env:
+            if isinstance(taken, str):
+                with pytest.raises(DmEnvRpcError, match=taken):
+                    env.reset(**given)
+            else:
+                assert env.reset(**given)[1] == {"taken": taken}
+
+
+@pytest.mark.parametrize("edges", [None, gymnasium.spaces.Discrete(3)])
+def test_a_graph_is_described(edges: Any) -> None:
+    nodes = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    graph = gymnasium.spaces.Graph(nodes, edges)
+    assert space_json.from_json(one_file._space_json(graph), "it") == graph
