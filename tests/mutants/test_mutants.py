@@ -111,6 +111,12 @@ def test_what_no_test_fails_for_is_not_noticed_and_nothing_is_changed(
         assert (place / "dm_env_rpc_client" / "numbers.py").read_text() == CODE
 
 
+def test_a_large_number_becomes_another() -> None:
+    """1e300 and one is 1e300: that mutant would be nobody's to notice."""
+    (mutant,) = mutants_of("limits.py", "MOST = 1e300\n")
+    assert "2e+300" in mutant.after
+
+
 def test_tests_that_come_to_no_end_have_noticed_it(
     copy: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
