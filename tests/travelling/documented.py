@@ -13,7 +13,7 @@ from tests.travelling.told import Call, Event, Failed, Tale
 
 EVERYWHERE: Mapping[str, Sequence[str]] = {
     "how-to/gymnasium.md": [
-        "observed Discrete values are `int`, even if the original environment returns NumPy integers",
+        "observed Discrete values are `int`, even if the environment returns NumPy integers",
         "an observed Dict has the order of its space",
         "rewards are `float`",
         "anything else arrives as its `repr`",

@@ -144,7 +144,7 @@ class _Method(_Resets):
 class _MethodBehindAnything(_Method):
     """As in gym's wrappers until 0.25, which pass everything on."""
 
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         return super().reset(**kwargs)
 
 
