@@ -108,8 +108,8 @@ def exact_cast(array: Array, dtype: np.dtype[Any], where: str) -> Array:
             f"({_excerpt(array.flat[0])})"
         )
     if array.dtype.kind == dtype.kind and dtype.kind in "iu" and array.size <= _FEW:
-        # Of signed or of unsigned integers, those that fit survive a cast and the cast back. For
-        # 16 int64 actions, this takes 0.4 us instead of the 1.9 us of `min` and `max`.
+        # If both dtypes are signed, or both are unsigned, exactly the integers that fit survive a
+        # cast and the cast back. For 16 actions, this takes 0.4 us; `min` and `max` take 1.9 us.
         cast = array.astype(dtype)
         if cast.astype(array.dtype).tobytes() == array.tobytes():
             return cast

@@ -112,7 +112,7 @@ def test_what_no_test_fails_for_is_not_noticed_and_nothing_is_changed(
 
 
 def test_a_large_number_becomes_another() -> None:
-    """1e300 and one is 1e300: that mutant would be nobody's to notice."""
+    """1e300 + 1 is 1e300, so no test could notice that mutant."""
     (mutant,) = mutants_of("limits.py", "MOST = 1e300\n")
     assert "2e+300" in mutant.after
 

@@ -1385,12 +1385,12 @@ class _World:
                 raise
             raise Refusal(INVALID_ARGUMENT, f"{refusal}{error}") from error
         is_class = isinstance(made, type)
-        rows = 1 if is_class else getattr(made, "num_envs", 1)
-        if rows != 1 or (not is_class and hasattr(made, "single_action_space")):
-            text = f"the factory returned {_described(made)}, a batch of {rows} environments; "
-            _close(made)
-            raise TypeError(text + _NO_BATCHES)
         if not is_class and not hasattr(made, "action_spec") and hasattr(made, "action_space"):
+            rows = getattr(made, "num_envs", 1)
+            if rows != 1 or hasattr(made, "single_action_space"):
+                text = f"the factory returned {_described(made)}, a batch of {rows} environments; "
+                _close(made)
+                raise TypeError(text + _NO_BATCHES)
             made = _Gymnasium(made)
         methods = ("reset", "step", "action_spec", "observation_spec")
         if is_class or not all(hasattr(made, name) for name in methods):

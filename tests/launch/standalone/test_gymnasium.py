@@ -174,7 +174,7 @@ class _Both(_Method):
 def test_a_reset_gets_what_the_environment_takes(
     kind: Any, given: dict[str, Any], taken: dict[str, Any] | str
 ) -> None:
-    """What it does not take is its own error, as in process; only empty options are left out."""
+    """Other arguments raise its own error, as in process; only empty options are left out."""
     with one_file.Server(kind) as server:
         env = gymnasium.make(
             "dm_env_rpc_client.gymnasium:Remote-v0",

@@ -7,7 +7,7 @@ wakes the owner to run its other calls. Another thread takes the lead in three c
 - An answer has taken two ticks of the watching thread. The watching thread then leads.
 - The leading thread owns a world whose answers are slow on average.
 - A request arrives for an owner with quick worlds while the leading thread owns no worlds, or has
-  not answered for its own worlds for some requests. The owner of the quick worlds then leads.
+  passed on several requests in a row. The owner of the quick worlds then leads.
 
 A former leader keeps its worlds. `answering.py` requests the change of leader in the second and
 third cases.
