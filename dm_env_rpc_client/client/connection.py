@@ -134,6 +134,7 @@ class Connection(BaseConnection):
         self._mutex = locks.make_lock()
         # Held by the thread that reads.
         self._reading = locks.make_lock()
+        self._try_reading = locks.trying(self._reading)
         self._leader: int | None = None
         self._sleepers = Sleepers(self._futures.wake)
 
@@ -306,16 +307,18 @@ class Connection(BaseConnection):
         Returns:
           As `wait`.
         """
-        exchange, pipeline = getattr(self._stream, "exchange", None), self._pipeline
-        timeout, deadline = self._request_timeout, pending.deadline
-        if timeout is not None and deadline is None:
-            deadline = pending.deadline = time.monotonic() + timeout
-        is_urgent = deadline is not None and deadline - time.monotonic() <= _LOOK_SECONDS
-        held: list[bool] = []
-        if exchange is not None and not is_urgent:
+        exchange, pipeline, deadline = self._stream.exchange, self._pipeline, pending.deadline
+        if deadline is None and self._request_timeout is not None:
+            deadline = pending.deadline = time.monotonic() + self._request_timeout
+        if (
+            exchange is not None
+            and not pipeline.fifo
+            and (deadline is None or deadline - time.monotonic() > _LOOK_SECONDS)
+        ):
+            held: list[bool] = []
             try:
-                if not pipeline.fifo and os.getpid() == self._pid:
-                    locks.take(self._reading, held)
+                # In a forked child, whose lock is new, `begin` refuses: the pipeline is poisoned.
+                held.extend(iter(self._try_reading, False))
                 if held:
                     self._leader = threading.get_ident()
                     answer = exchange(

@@ -153,6 +153,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             received, and the connection is unusable. With `make(restart=...)`, the step is LAST
             instead, and the error is raised after the last attempt.
         """
+        if type(action) is dict and self._supervision is None:  # Like `_prepare_step`, sooner.
+            return self._take_step(self._codec.encode(action))
         return self._take_step(self._prepare_step(action))
 
     def _take_step(self, prepared: EncodedRequest) -> dm_env.TimeStep:

@@ -92,6 +92,9 @@ def next_states(state: State, request: str) -> frozenset[State]:
     return TRANSITIONS.get((state, request), frozenset())
 
 
+_AFTER_STEP = {state: next_states(state, "step") for state in State}
+
+
 def advance(state: State, request: str, answered: State) -> State:
     """Return `answered` if it is a possible next state; otherwise raise ProtocolError."""
     if answered not in next_states(state, request):
@@ -145,7 +148,7 @@ class Lifecycle:
             if after is self.state is _RUNNING:
                 self.previous = _RUNNING  # Fast path for most steps, without two calls.
             else:
-                self.stepped(State.of_response(answer.state))
+                self.stepped(after or State.of_response(answer.state))
             return
         before = self.previous = self.state
         if field == "join_world":
@@ -161,5 +164,5 @@ class Lifecycle:
         """Update the state after a step, and raise the same errors as `answered`."""
         before = self.previous = self.state
         self.state = after
-        if before is not _RUNNING or after is not _RUNNING:
+        if after not in _AFTER_STEP[before]:
             advance(before, "step", after)

@@ -9,6 +9,7 @@ their bytes as the keys.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,10 +20,16 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.envelopes import Buffer
 from dm_env_rpc_client.protocol.lifecycle import State
-from dm_env_rpc_client.protocol.step_fields import MISSING, EntryWriter, FieldReaders, read_entry
+from dm_env_rpc_client.protocol.step_fields import (
+    MISSING,
+    EntryWriter,
+    FieldReaders,
+    Reader,
+    read_entry,
+)
 from dm_env_rpc_client.tensors.codecs import read_varint, varint
 from dm_env_rpc_client.tensors.memory_limits import Limits
-from dm_env_rpc_client.tensors.spec_manager import SpecManager
+from dm_env_rpc_client.tensors.spec_manager import SpecManager, TensorField
 
 _ENVELOPE_STEP = 0x1A
 _ACTION = 0x0A
@@ -38,6 +45,16 @@ _MAX_KNOWN_BYTES = 128
 _MAX_KNOWN = 1024
 """The maximum size of a cached request in bytes, and the maximum number of cached requests."""
 
+
+_PARTS_BYTES = 1 << 14
+"""The minimum size, in bytes, of an answer that is sent in parts."""
+
+_MAX_FIELDS_IN_PARTS = 64
+"""The maximum number of observations of such an answer. A system call takes at most 1,024 parts,
+and many small parts take longer than to join them."""
+
+_MAX_REQUEST_FORMS = 8
+"""The maximum number of cached request layouts. Each size has its own."""
 
 _MAX_FORMS, _MAX_KNOWN_TEXT = 64, 64
 """The maximum number of cached answer layouts, and the maximum length of the strings in a
@@ -67,6 +84,8 @@ class _Form:
 
     Attributes:
       heads: the bytes before the first elements, by state.
+      bytes_in_parts: the size of an answer that is large enough to be sent in parts, in bytes;
+        otherwise 0.
       fields: for each observation, a function that returns its elements, and the bytes after them.
     """
 
@@ -76,6 +95,9 @@ class _Form:
         between = [end + begin for end, begin in zip(after, before, strict=True)]
         envelope = b"\x1a" + varint(size)
         self.heads = {state: envelope + tag + between[0] for state, tag in _STATES.items()}
+        total = len(envelope) + size
+        goes_in_parts = total >= _PARTS_BYTES and len(fields) <= _MAX_FIELDS_IN_PARTS
+        self.bytes_in_parts = total if goes_in_parts else 0
         self.fields = list(zip((elements for elements, _, _ in fields), between[1:], strict=True))
 
     @classmethod
@@ -99,6 +121,52 @@ class _Form:
             else:
                 return None
         return cls(fields, sum(map(len, parts)))
+
+
+class _RequestForm:
+    """The layout of requests that differ only in the elements of their actions.
+
+    With a cached layout, a request with the actions of 16 rows is decoded in about half the time.
+
+    Args:
+      message: a request.
+      entries: for each action, its field, the field's reader, and the range of bytes of its tensor,
+        in the order of the request.
+      requested: the names of the requested observations.
+    """
+
+    def __init__(
+        self,
+        message: bytes,
+        entries: list[tuple[TensorField, Reader, int, int]],
+        requested: tuple[str, ...],
+    ):
+        self._entries = entries
+        self._requested = requested
+        parts, position = ["<"], 0
+        for _, _, start, end in entries:
+            parts.append(f"{start - position}s{end - start}x")
+            position = end
+        parts.append(f"{len(message) - position}s")
+        self._unpack = struct.Struct("".join(parts)).unpack
+        self._expected = self._unpack(message)
+
+    def read(self, message: bytes) -> StepAsked | None:
+        """Read a request of the same size, or return None if it has another layout.
+
+        Raises:
+          SpecError: an action does not conform to its spec.
+        """
+        if self._unpack(message) != self._expected:
+            return None
+        actions: dict[str, Any] = {}
+        for field, read, start, end in self._entries:
+            value = read(message, start, end)
+            if value is MISSING:
+                return None
+            field.conform(value)
+            actions[field.name] = value
+        return StepAsked(actions, self._requested)
 
 
 class ServerStepCodec:
@@ -131,6 +199,7 @@ class ServerStepCodec:
         # change.
         self._forms: dict[tuple[Any, ...], _Form | None] = {}
         self.known: dict[bytes, StepAsked] = {}
+        self._requests: dict[int, _RequestForm] = {}
         self._known_requested: dict[bytes, tuple[str, ...]] = {}
 
     def decode(self, message: bytes) -> StepAsked | None:
@@ -146,7 +215,11 @@ class ServerStepCodec:
         asked = self.known.get(message)
         if asked is not None:
             return asked
+        form = self._requests.get(len(message))
         try:
+            asked = None if form is None else form.read(message)
+            if asked is not None:
+                return asked
             asked = self._scan(message)
         except (IndexError, SpecError):
             return None
@@ -162,12 +235,19 @@ class ServerStepCodec:
             self.known[message] = asked
         return asked
 
-    def encode(self, state: State, observations: Mapping[str, Any]) -> bytes:
+    def encode(
+        self,
+        state: State,
+        observations: Mapping[str, Any],
+        in_parts: Callable[[int, list[Any]], Any] | None = None,
+    ) -> Any:
         """Return the serialized EnvironmentResponse for a step.
 
         Args:
           state: the state after the step.
           observations: the requested values by name.
+          in_parts: what makes a large answer from its size in bytes and its parts, which are bytes
+            and contiguous arrays that share memory with the values; None to return bytes.
 
         Raises:
           SpecError: a value does not conform to its spec.
@@ -185,6 +265,8 @@ class ServerStepCodec:
             for value, (elements, after) in zip(observations.values(), form.fields, strict=True):
                 parts.append(elements(value))
                 parts.append(after)
+            if form.bytes_in_parts and in_parts is not None:
+                return in_parts(form.bytes_in_parts, parts)
             return b"".join(parts)
         writers = self._writers
         parts = [b"", _STATES[state]]
@@ -217,6 +299,7 @@ class ServerStepCodec:
         readers = self._readers.by_uid
         actions: dict[str, Any] = {}
         requested: tuple[str, ...] = ()
+        entries: list[tuple[TensorField, Reader, int, int]] = []
         while i < total:
             tag = message[i]
             if tag == _ACTION:
@@ -231,6 +314,7 @@ class ServerStepCodec:
                     return None
                 field.conform(value)
                 actions[field.name] = value
+                entries.append((field, read, start, end))
                 i = end
             elif tag == _REQUESTED and not requested:
                 size, start = read_varint(message, i + 1)
@@ -241,6 +325,12 @@ class ServerStepCodec:
                 requested = found
             else:
                 return None
+        if (
+            len(self._requests) < _MAX_REQUEST_FORMS
+            and not self._readers.has_budget
+            and any(type(value) is np.ndarray for value in actions.values())
+        ):
+            self._requests[total] = _RequestForm(message, entries, requested)
         return StepAsked(actions, requested)
 
     def _read_requested(self, packed: bytes) -> tuple[str, ...] | None:

@@ -63,6 +63,9 @@ _LARGE_BYTES = 1 << 14
 
 _ALIGNMENT = 16
 
+_new: Any = tuple.__new__
+"""Creates a named tuple without calling a Python function."""
+
 _MAX_LAYOUTS = 8
 """The maximum number of cached layouts. Each answer size has its own layout."""
 
@@ -184,9 +187,15 @@ class StepCodec:
         """
         layout = self._layouts.get(len(message))
         if layout is not None:
-            taken = layout.take(message)
-            if taken is not None:
-                return taken
+            found = layout.unpack(message)
+            state = found[layout.state_slot]
+            if layout.compared(found) == layout.expected and state <= 0x7F:
+                if not layout.is_checked:
+                    unread: UnreadStep = _new(UnreadStep, (state, layout, message, found))
+                    return unread
+                checked = layout.checked(state, message, found)
+                if checked is not None:
+                    return checked
         try:
             answer = self._scan(message)
         except IndexError:  # The message ends within a field.

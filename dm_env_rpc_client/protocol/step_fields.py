@@ -40,6 +40,9 @@ _MAX_KNOWN_TEXTS, _MAX_KNOWN_LENGTH = 16, 64
 cached string."""
 
 
+_COPIED_BYTES = 1 << 10
+"""The maximum size, in bytes, of a message whose arrays are always copied."""
+
 Reader: TypeAlias = Callable[[Buffer, int, int], Any]
 """A function that decodes a Tensor from message[start:end], or returns `MISSING` if its encoding
 is unusual."""
@@ -63,6 +66,10 @@ class EntryWriter:
       tag: the tag of the map.
       check_range: whether to reject values that are out of range, as for actions. Observations are
         sent even if they are out of range, because they may still tell the agent something.
+
+    Attributes:
+      elements: returns the bytes of a value's elements, to be placed between the two parts of
+        `around`; raises SpecError as `write` does.
     """
 
     def __init__(self, field: TensorField, tag: bytes, check_range: bool):
@@ -75,45 +82,19 @@ class EntryWriter:
         self._is_integer = self.takes_integer(field)
         self._known: dict[int | str, tuple[Buffer, ...]] = {}
         self._around: tuple[bytes, bytes] | None = None
-        size = _product(field.shape) * field.codec.dtype.itemsize
-        if self._fixed_shape is not None and field.codec.is_block and size:
-            self._around = self._around_block(size, self._fixed_shape)
-        # Whether a conforming array has the same bytes as the message, and needs no checks.
-        self._is_memory = (
-            not check_range
-            and field.codec.dtype.kind != "b"
-            and (sys.byteorder == "little" or field.codec.dtype.itemsize == 1)
-        )
-        # Fast path for a float scalar without checks, such as a reward.
-        self._pack_float = None
-        if field.shape == () and field.codec.dtype.kind == "f" and not check_range:
-            self._pack_float = struct.Struct("<f" if field.codec.dtype.itemsize == 4 else "<d").pack
+        self.elements = _elements_of(field, check_range)
+        count = _product(field.shape)
+        if self._fixed_shape is not None and count:
+            if field.codec.is_block:
+                size = count * field.codec.dtype.itemsize
+                self._around = self._around_block(size, self._fixed_shape)
+            elif check_range and _fits_bytes(field):
+                self._around = self._around_block(count, self._fixed_shape)
 
     @property
     def around(self) -> tuple[bytes, bytes] | None:
         """The constant bytes before and after elements of a fixed size; None for other fields."""
         return self._around
-
-    def elements(self, value: Any) -> Any:
-        """Return the bytes of the elements, to be placed between the two parts of `around`.
-
-        Raises:
-          SpecError: as `write`.
-        """
-        if (
-            type(value) is np.ndarray
-            and self._is_memory
-            and value.dtype == self._codec.dtype
-            and value.shape == self._field.shape
-            and value.flags.c_contiguous
-        ):
-            return value
-        if self._pack_float is not None and isinstance(value, float):
-            try:
-                return self._pack_float(value)
-            except OverflowError:
-                pass  # `conform` raises the error.
-        return self._codec.memory(self._field.conform(value, self._check_range))
 
     @staticmethod
     def takes_integer(field: TensorField) -> bool:
@@ -175,6 +156,62 @@ class EntryWriter:
         return b"".join((self._tag, varint(total), self._uid, length, payload)), shape
 
 
+def _elements_of(field: TensorField, check_range: bool) -> Callable[[Any], Any]:
+    """Return the function `EntryWriter.elements` of a field."""
+    codec, shape, dtype = field.codec, field.shape, field.codec.dtype
+
+    def checked(value: Any) -> Any:
+        return codec.memory(field.conform(value, check_range))
+
+    if check_range and _fits_bytes(field):
+        return lambda value: field.conform(value).astype(np.uint8).tobytes()
+    if check_range or dtype.kind == "b":
+        return checked
+    if shape == () and dtype.kind == "f":
+        pack = struct.Struct("<f" if dtype.itemsize == 4 else "<d").pack
+
+        def of_float(value: Any) -> Any:
+            if isinstance(value, float):
+                try:
+                    return pack(value)
+                except OverflowError:
+                    pass  # `conform` raises the error.
+            return checked(value)
+
+        return of_float
+    # Whether a conforming array has the same bytes as the message, and needs no checks.
+    if sys.byteorder != "little" and dtype.itemsize > 1:
+        return checked
+    array_type = np.ndarray
+
+    def of_array(value: Any) -> Any:
+        if (
+            type(value) is array_type
+            and value.dtype == dtype
+            and value.shape == shape
+            and value.flags.c_contiguous
+        ):
+            return value
+        return checked(value)
+
+    return of_array
+
+
+def _fits_bytes(field: TensorField) -> bool:
+    """Whether every valid element of an array of integers is a varint of one byte.
+
+    This applies to the discrete actions of a batch, each of which costs no encoding then.
+    """
+    low, high = field.bounds
+    is_array = bool(field.shape) and not field.variable and field.codec.dtype.kind in "iu"
+    return (
+        is_array
+        and low is not None
+        and high is not None
+        and bool(np.min(low) >= 0 and np.max(high) <= 0x7F)
+    )
+
+
 def as_integer(value: Any) -> int | None:
     """Return a Python or NumPy integer as a Python integer, or None for any other value."""
     if type(value) is int:
@@ -194,6 +231,7 @@ class FieldReaders:
       limits: the limits of a message.
 
     Attributes:
+      has_budget: whether messages may contain parts that count towards a memory budget.
       by_uid: the index and the reader of each field, by UID. A reader decodes the Tensor in
         message[start:end], or returns `MISSING` if the Tensor has an unusual form.
     """
@@ -211,7 +249,7 @@ class FieldReaders:
         # The size of all varint integers in memory, as if they took no bytes in the message.
         expanded = sum(memory_of(field) for field in fields if _is_varint(field))
         is_bounded = expanded <= limits.expanded_bytes
-        self._has_budget = any(
+        self.has_budget = any(
             _is_generic(field) or (_is_varint(field) and not is_bounded) for field in fields
         )
         self.by_uid: dict[int, tuple[int, Reader]] = {
@@ -225,7 +263,7 @@ class FieldReaders:
         Raises:
           SpecError: these parts would take too much memory.
         """
-        if self._has_budget:
+        if self.has_budget:
             bounded_parsing.check(self._message_class, message, Budget(self._limits), "the message")
             self._reading.budget = Budget(self._limits)
 
@@ -325,6 +363,22 @@ def _block_reader(field: TensorField) -> Reader:
         return read_elements(message, block)
 
     return read
+
+
+def copied_from(field: TensorField, message_bytes: int) -> bool:
+    """Whether an array is always copied from its message.
+
+    A small array must not keep a large message in memory. In a small message, a copy takes less
+    time than to find out whether the elements are aligned.
+
+    Args:
+      field: a field of a fixed shape, whose elements are stored as in memory.
+      message_bytes: the size of the message, in bytes.
+    """
+    dtype = field.codec.dtype
+    is_plain = dtype.kind != "b" and dtype.newbyteorder("<") == dtype
+    size = _product(field.shape) * dtype.itemsize
+    return is_plain and (2 * size < message_bytes or message_bytes <= _COPIED_BYTES)
 
 
 def elements_reader(field: TensorField) -> Callable[[Buffer, int], Any]:

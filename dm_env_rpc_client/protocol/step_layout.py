@@ -22,7 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dm_env_rpc_client.protocol.envelopes import Buffer
-from dm_env_rpc_client.protocol.step_fields import MISSING, Reader, elements_in, elements_reader
+from dm_env_rpc_client.protocol.step_fields import (
+    MISSING,
+    Reader,
+    copied_from,
+    elements_in,
+    elements_reader,
+)
 from dm_env_rpc_client.tensors.spec_manager import TensorField
 
 _MAX_TEXT = 1 << 10
@@ -33,8 +39,7 @@ _FORMATS = {"float32": "f", "float64": "d", "uint8": "B", "int8": "b"}
 Bools are excluded because their values must be checked."""
 
 
-_new: Any = tuple.__new__
-"""Creates a named tuple without calling a Python function."""
+_array: Any = np.ndarray
 
 
 class StepAnswer(NamedTuple):
@@ -69,6 +74,8 @@ class UnreadStep(NamedTuple):
         values = layout.template.copy()
         for name, slot, scalar in layout.scalars:
             values[name] = scalar(found[slot])
+        for name, dtype, shape, block in layout.copied:
+            values[name] = _array(shape, dtype, message, block).copy()
         for name, read_elements, block in layout.arrays:
             values[name] = read_elements(message, block)
         return values
@@ -111,13 +118,20 @@ class StepLayout:
 
     Attributes:
       size: the size of each answer, in bytes.
+      unpack: returns the parts of an answer: its state, scalars, and the bytes between elements.
+      compared: returns those of the parts that are the same in all answers of the layout.
+      expected: the result of `compared` for these answers.
+      state_slot: the index of the state among the parts.
+      is_checked: whether an answer may have other fields that `checked` must read at once.
       blocks: the position of the elements of each numeric observation, and its field, by name.
       slots: the indices of scalars in the unpacked values, by name.
       record: `blocks` as a structured dtype, for one answer.
       constants: the observations that are the same in all of these answers, by name.
       template: the value of each observation by name; None if it must be read from each answer.
       scalars: the name of each scalar, its index in the unpacked values, and its type.
-      arrays: the name of each array, its reader, and the position at which it begins.
+      copied: the name of each array that is copied from an answer, its dtype and shape, and the
+        position at which its elements begin.
+      arrays: the name of each other array, its reader, and the position at which it begins.
     """
 
     def __init__(self, message: Buffer, state_at: int, entries: Sequence[FoundEntry]):
@@ -130,6 +144,7 @@ class StepLayout:
             entry.name: entry.value if _is_constant(entry) else None for entry in ordered
         }
         self.scalars: list[tuple[str, int, Callable[[Any], Any]]] = []
+        self.copied: list[tuple[str, np.dtype[Any], tuple[int, ...], int]] = []
         self.arrays: list[tuple[str, Callable[[Buffer, int], Any], int]] = []
         # Fields whose form may differ in the next answer.
         self._others: list[tuple[str, Reader, int, int]] = []
@@ -137,10 +152,11 @@ class StepLayout:
         for entry in ordered:
             holes += self._holes_of(entry)
         holes.sort(key=lambda hole: hole.offset)
-        self._unpack, compared = self._unpacker(holes)
+        self.unpack, compared = self._unpacker(holes)
         # Never empty: the tag of the envelope is always compared.
-        self._compared = operator.itemgetter(*compared)
-        self._expected = self._compared(self._unpack(message))
+        self.compared: Callable[[tuple[Any, ...]], Any] = operator.itemgetter(*compared)
+        self.expected = self.compared(self.unpack(message))
+        self.is_checked = bool(self._others)
         blocks = self.blocks.values()
         self.record = np.dtype(
             {
@@ -167,7 +183,9 @@ class StepLayout:
             block, size = elements_in(field, end)
             self.blocks[entry.name] = block, field
             scalar = _FORMATS.get(codec.dtype.name) if field.shape == () else None
-            if scalar is None:
+            if field.shape and copied_from(field, self.size):
+                self.copied.append((entry.name, codec.dtype, tuple(field.shape), block))
+            elif scalar is None:
                 self.arrays.append((entry.name, elements_reader(field), block))
             return [_Hole(block, size, scalar or f"{size}x", entry)]
         self._others.append((entry.name, entry.read, start, end))
@@ -185,7 +203,7 @@ class StepLayout:
             parts.append(code)
             position = offset + size
             if entry is None:
-                self._state = slot
+                self.state_slot = slot
             elif code.endswith("x"):
                 continue
             else:
@@ -205,23 +223,7 @@ class StepLayout:
             for entry in entries
         )
 
-    def take(self, message: Buffer) -> UnreadStep | StepAnswer | None:
-        """Match an answer that has the layout's size against the layout.
-
-        Returns:
-          The answer, unread if nothing can be wrong with it; None if it differs from the first one
-          in more than its elements.
-        """
-        found = self._unpack(message)
-        state = found[self._state]
-        if self._compared(found) != self._expected or state > 0x7F:
-            return None
-        if self._others:
-            return self._checked(state, message, found)
-        unread: UnreadStep = _new(UnreadStep, (state, self, message, found))
-        return unread
-
-    def _checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
+    def checked(self, state: int, message: Buffer, found: tuple[Any, ...]) -> StepAnswer | None:
         """Read an answer, or return None if the encoding of a field has changed."""
         values = UnreadStep(state, self, message, found).read()
         for name, read, start, end in self._others:

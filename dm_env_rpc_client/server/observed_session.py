@@ -17,7 +17,7 @@ from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAs
 from dm_env_rpc_client.server.host import Host
 from dm_env_rpc_client.server.session import Session
 from dm_env_rpc_client.system.owner_threads import ElsewhereError
-from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import Parts, Peer, StreamStatusError
 
 
 def open_session(host: Host, peer: Peer, has_connection: bool = True) -> Session:
@@ -52,11 +52,11 @@ class ObservedSession(Session):
         self._kind, self._code = "unknown", "OK"
         self._error: BaseException | None = None
 
-    def answer(self, message: bytes) -> bytes:
+    def answer_in_parts(self, message: bytes) -> bytes | Parts:
         arrived = time.perf_counter()
         self._kind, self._code, self._error = "unknown", "OK", None
         try:
-            answer = super().answer(message)
+            answer = super().answer_in_parts(message)
         except ElsewhereError:
             raise  # Not executed: the thread that executes it reports it.
         except BaseException as error:
@@ -64,7 +64,8 @@ class ObservedSession(Session):
             self._code = error.code if isinstance(error, StreamStatusError) else ""
             self._tell(arrived, len(message), 0)
             raise
-        self._tell(arrived, len(message), len(answer))
+        size = answer.size if isinstance(answer, Parts) else len(answer)
+        self._tell(arrived, len(message), size)
         return answer
 
     def _tell(self, arrived: float, size: int, answer_size: int) -> None:
@@ -87,7 +88,7 @@ class ObservedSession(Session):
         self._kind = request.WhichOneof("payload") or "unknown"
         return super().handle(request)
 
-    def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
+    def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes | Parts:
         self._kind = "step"
         return super()._step_fast(codec, asked)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from dm_env_rpc_client.tensors.columns import VARIABLE, Column, batch_spec
 from dm_env_rpc_client.tensors.structures import leaves
 
 _FIRST, _MID, _LAST = dm_env.StepType
+_setitem: Callable[[Any, Any, Any], None] = operator.setitem
 
 
 class Infos(Protocol):
@@ -231,12 +233,13 @@ class EnvironmentRows(Rows):
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
         self._action_of_row = self._single.action_of_row
         self._column_arrays = [column.array for column in self._columns]
-        # The type of values that a column takes unconverted; for arrays also dtype and shape.
-        self._forms: list[tuple[Any, Any, Any, Callable[[Any], Any]]] = [
-            (np.ndarray, column.known_dtype, column.shape, column.taken)
+        # The types of the values that the columns take unconverted, and the dtypes and shapes of
+        # those that are arrays.
+        self._types: list[type] = [column.type or np.ndarray for column in self._columns]
+        self._shapes = [
+            (place, column.known_dtype, column.shape)
+            for place, column in enumerate(self._columns)
             if column.type is None
-            else (column.type, None, (), column.taken)
-            for column in self._columns
         ]
 
     def actions(self, action: Any) -> list[Any]:
@@ -264,12 +267,17 @@ class EnvironmentRows(Rows):
 
     def step(self, index: int, environment: dm_env.Environment, actions: list[Any]) -> None:
         """Step a row, or begin a sequence if none is running. An exception leaves it unchanged."""
-        if self._kinds[index] is _LAST:
+        was = self._kinds[index]
+        if was is _LAST:
             self.begin(index, environment)
             return
         timestep = environment.step(self._action_of_row(actions, index))
         try:
             kind = timestep.step_type
+            if kind is was is _MID:
+                # The kind and a default discount have not changed since the last step.
+                self._write(index, self._single.values(timestep))
+                return
             if kind is not _MID:
                 kind = next_step_type(environment, timestep)
             self._put(index, timestep, kind)
@@ -283,34 +291,36 @@ class EnvironmentRows(Rows):
         Raises:
           RuntimeError: a value does not conform to its spec; the row is unchanged.
         """
-        kinds = self._kinds
-        was_mid = kinds[index] is _MID
         if kind is _LAST:
             # Also if a value does not conform: the sequence of the environment has ended.
-            kinds[index] = kind
-        values = self._single.values(timestep)
-        place = 0
-        try:
-            # The first test of `Column.taken`, inlined: values that conform need no call.
-            for known, dtype, shape, taken in self._forms:
-                value = values[place]
-                if type(value) is not known or (
-                    dtype is not None and (value.dtype != dtype or value.shape != shape)
-                ):
-                    values[place] = taken(value)
-                place += 1
-        except SpecError as error:
-            raise environment_error(error) from error
-        # Only after all values conform: a row that fails stays as it was.
-        for array, value in zip(self._column_arrays, values, strict=True):
-            array[index] = value
-        if kind is _MID and was_mid:
-            return  # The kind and a default discount have not changed since the last step.
+            self._kinds[index] = kind
+        self._write(index, self._single.values(timestep))
         if not self._sends_discount:
             # Where it has a spec, `values` has checked that it is 1 or 0.
             discount = timestep.discount
             self._discount[index] = kind is not _LAST if discount is None else discount
-        self._step_type[index] = kinds[index] = kind
+        self._step_type[index] = self._kinds[index] = kind
+
+    def _write(self, index: int, values: list[Any]) -> None:
+        """Copy values into a row; raise RuntimeError if one does not conform to its spec."""
+        # The first tests of `Column.taken` without a call, for most values.
+        if [*map(type, values)] != self._types:
+            values = self._taken(values)
+        else:
+            for place, dtype, shape in self._shapes:
+                value = values[place]
+                if value.dtype is not dtype or value.shape != shape:
+                    values = self._taken(values)
+                    break
+        # Only after all values conform: a row that fails stays as it was. The loop is one of C.
+        any(map(_setitem, self._column_arrays, itertools.repeat(index), values))
+
+    def _taken(self, values: list[Any]) -> list[Any]:
+        """Return the values of a row as its columns take them, or raise RuntimeError."""
+        try:
+            return [column.taken(v) for column, v in zip(self._columns, values, strict=True)]
+        except SpecError as error:
+            raise environment_error(error) from error
 
 
 def batched(structure: Any, count: int) -> Any:

@@ -48,7 +48,7 @@ from dm_env_rpc_client.tensors import bounded_parsing, codecs, packing
 from dm_env_rpc_client.tensors.memory_limits import Budget, described, sendable
 from dm_env_rpc_client.tensors.spec_manager import SpecManager
 from dm_env_rpc_client.transports.net.addresses import is_loopback
-from dm_env_rpc_client.transports.server_streams import Peer, ServerStream, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import Parts, Peer, ServerStream, StreamStatusError
 
 _log = logging.getLogger("dm_env_rpc_client.server")
 
@@ -88,6 +88,10 @@ class Session(ServerStream):
 
     def answer(self, message: bytes) -> bytes:
         """Return the answer to a request, or end the stream if the request cannot be parsed."""
+        answer = self.answer_in_parts(message)
+        return answer.joined() if isinstance(answer, Parts) else answer
+
+    def answer_in_parts(self, message: bytes) -> bytes | Parts:
         codec = self._codec
         if codec is not None:
             # Most requests of discrete actions repeat: the same bytes mean the same step.
@@ -136,7 +140,7 @@ class Session(ServerStream):
         ):
             owner_threads.require_no_owner()
 
-    def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes:
+    def _step_fast(self, codec: ServerStepCodec, asked: StepAsked) -> bytes | Parts:
         """Execute a step without protobuf messages, but otherwise like `_step`.
 
         There is a codec while an agent is joined, and then a step is always allowed.
@@ -149,7 +153,9 @@ class Session(ServerStream):
             agent = self._agent or self._joined_agent()
             state, observations = agent.step(actions, asked.requested)
             try:
-                answer = codec.encode(state, observations)
+                # Only the owner's thread changes the arrays of an owned world, and it is this one.
+                parts = None if self.owner is None else Parts
+                answer: bytes | Parts = codec.encode(state, observations, parts)
             except SpecError as error:
                 raise environment_error(error) from error
             followed = self._lifecycle
@@ -285,6 +291,7 @@ class Session(ServerStream):
             answer = self._codec.encode(state, observations)
         except SpecError as error:
             raise environment_error(error) from error
+        assert isinstance(answer, bytes)
         return dm_env_rpc_pb2.EnvironmentResponse.FromString(answer).step
 
     def _reset(self, request: dm_env_rpc_pb2.ResetRequest) -> dm_env_rpc_pb2.ResetResponse:

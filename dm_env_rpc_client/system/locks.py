@@ -12,6 +12,7 @@ If an interrupt arrives at this jump, neither `except` nor `finally` runs.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable
@@ -90,6 +91,18 @@ def take(lock: threading.Lock, held: list[bool], seconds: float = 0.0) -> None:
       seconds: maximum time to wait for the lock.
     """
     held.extend(filter(None, map(lock.acquire, _WAIT, (seconds,))))
+
+
+def trying(lock: threading.Lock) -> Callable[[], bool]:
+    """Return the argument of `iter` with which code that runs in each step acquires a lock.
+
+    `held.extend(iter(trying, False))` does the same as `take(lock, held)`, without a Python call.
+    `iter` calls `trying` until the lock is not free, which it is no longer after the first call.
+
+    Args:
+      lock: the lock, which must not be reentrant.
+    """
+    return functools.partial(lock.acquire, False)
 
 
 def run(lock: threading.Lock, action: Callable[[], object], seconds: float = 0.0) -> None:

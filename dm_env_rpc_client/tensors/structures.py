@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -93,16 +94,16 @@ def flattener(structure: Any, where: str) -> Callable[[Any], list[Any]]:
         return found
 
     keys = _leaf_keys(structure)
-    if keys is None:
+    if not keys:
         return flatten
+    # One call of C for all parts. For a single key, `itemgetter` does not return a tuple.
+    parts_in: Callable[[Any], Any] = operator.itemgetter(*keys)
+    count, is_single = len(keys), len(keys) == 1
 
     def flatten_leaves(value: Any) -> list[Any]:
-        if type(value) is dict and len(value) == len(keys):
-            found = []
+        if type(value) is dict and len(value) == count:
             try:  # Fast path for most values: no call for each part.
-                for key in keys:
-                    found.append(value[key])  # noqa: PERF401
-                return found
+                return [parts_in(value)] if is_single else [*parts_in(value)]
             except KeyError:
                 pass  # `flatten` raises the error with the details.
         return flatten(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
@@ -55,6 +55,23 @@ class Peer:
     metadata: tuple[tuple[str, str | bytes], ...] = dataclasses.field(default=(), repr=False)
 
 
+class Parts(NamedTuple):
+    """A large answer in parts, which go to the socket without a copy in between.
+
+    The parts are in memory that the environment may change in its next step.
+    """
+
+    size: int
+    """The size of all parts, in bytes."""
+
+    buffers: list[Any]
+    """The parts in order. Each is bytes or a contiguous array."""
+
+    def joined(self) -> bytes:
+        """Return a copy of all parts in one piece."""
+        return b"".join(self.buffers)
+
+
 class ServerStream(Protocol):
     """The server's end of one stream, called by the listener from one thread at a time."""
 
@@ -76,6 +93,13 @@ class ServerStream(Protocol):
           ElsewhereError: an owner called this method, which did nothing. A thread that owns
             nothing must call it again with the same request, whatever `owner` is.
         """
+
+    def answer_in_parts(self, message: bytes) -> bytes | Parts:
+        """Return the answer to a request like `answer`, but a large answer may be in parts.
+
+        The calling thread sends or copies the parts before it calls this stream or another one.
+        """
+        return self.answer(message)
 
     def paced(self, is_slow: bool) -> None:
         """Record whether answers are slow (`is_slow`). Only `owner` calls this method."""

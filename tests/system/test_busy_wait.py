@@ -257,7 +257,8 @@ def test_ends_in_one_process_do_not_take_the_interpreter_from_each_other(
 def test_slow_servers_are_waited_for_asleep(slow: DmEnvAdaptor, looks: list[float]) -> None:
     for _ in range(60):
         slow.step({"value": 0})
-    assert len(looks) >= 50  # It is asked each time.
+    # Asked at first, and then only between rests.
+    assert 1 <= len(looks) <= 10
     assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
 
 

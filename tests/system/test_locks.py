@@ -55,6 +55,18 @@ def take_it_in_time(lock: Any) -> None:
                 lock.release()
 
 
+def try_it(lock: Any) -> None:
+    trying = locks.trying(lock)
+    while True:
+        held: list[bool] = []
+        try:
+            held.extend(iter(trying, False))
+            assert held == [True]
+        finally:
+            if held:
+                lock.release()
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "Lock": locks.make_lock,
     "RLock": locks.make_rlock,
@@ -65,8 +77,10 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("use", [with_it, take_it, take_it_in_time])
+@pytest.mark.parametrize("use", [with_it, take_it, take_it_in_time, try_it])
 def test_an_interrupt_leaves_no_lock_locked(use: Callable[[Any], None], kind: str) -> None:
+    if use is try_it and "RLock" in kind:
+        pytest.skip("`trying` is for locks that are not reentrant")
     chance = random.Random(0)
 
     def interrupt(*_: object) -> None:
@@ -91,6 +105,15 @@ def test_an_interrupt_leaves_no_lock_locked(use: Callable[[Any], None], kind: st
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
     assert free == [True] * 100
+
+
+@pytest.mark.parametrize("kind", ["Lock", "kept Lock"])
+def test_a_lock_that_is_held_is_not_waited_for(kind: str) -> None:
+    lock = KINDS[kind]()
+    with lock:
+        assert list(iter(locks.trying(lock), False)) == []
+    assert list(iter(locks.trying(lock), False)) == [True]
+    assert lock.locked()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 
 import dm_env
 import numpy as np
-import numpy.typing as npt
 from dm_env.specs import Array, BoundedArray
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
@@ -146,6 +145,7 @@ class FlatSpecs:
             discount_spec = None
         self._flatten_discount = structures.flattener(discount_spec, DISCOUNT)
         self.action_names = _names(action_spec, "action")
+        self._action_count = len(self.action_names)
         self._nest_action = _nester(action_spec, self.action_names)
         # A dict without levels, the common case, is built from its keys and names directly.
         keys = _flat_keys(action_spec) or ()
@@ -161,6 +161,7 @@ class FlatSpecs:
             **_named_specs(discount_names, discount_spec),
         }
         self.observation_names = [*observation_names, *reward_names, *discount_names]
+        self._all_names = tuple(self.observation_names)
         # The index of each value in the result of `values`.
         self._positions = {name: place for place, name in enumerate(self.observation_names)}
         self._no_reward = _stand_ins(reward_spec, 0)
@@ -188,7 +189,7 @@ class FlatSpecs:
           RequestError: an action without a default is missing.
         """
         # Defaults are merged only if an action is missing: most steps send all.
-        if len(actions) < len(self.action_names):
+        if len(actions) < self._action_count:
             actions = {**self._default_actions, **actions}
         try:
             if self._action_keys is None:
@@ -210,6 +211,8 @@ class FlatSpecs:
     ) -> dict[str, Any]:
         """Return the requested values of a time step by name; see `values`."""
         values, positions = self.values(timestep), self._positions
+        if requested == self._all_names:
+            return dict(zip(requested, values, strict=True))
         # A loop: before Python 3.12, a comprehension is a call.
         found = {}
         for name in requested:
@@ -271,12 +274,15 @@ def _flatten_nothing(observation: Any) -> list[Any]:
     )
 
 
-def _stand_ins(structure: Any, value: int) -> list[npt.NDArray[Any]]:
+def _stand_ins(structure: Any, value: int) -> list[Any]:
     """Return substitutes for missing values, such as the reward of a FIRST step."""
-    made = [np.full(leaf.shape, value, leaf.dtype) for leaf in structures.leaves(structure)]
-    for array in made:
+    made: list[Any] = []
+    for leaf in structures.leaves(structure):
+        array = np.full(leaf.shape, value, leaf.dtype)
         # Shared by all steps with a missing value, so it must not change.
         array.flags.writeable = False
+        # Most rewards are Python's floats, which need no conversion.
+        made.append(float(value) if leaf.shape == () and leaf.dtype == np.float64 else array)
     return made
 
 

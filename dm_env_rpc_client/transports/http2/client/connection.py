@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
 from dm_env_rpc_client.system import locks, polling
 from dm_env_rpc_client.system.locks import make_lock
+from dm_env_rpc_client.system.polling import threads as working
 from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
@@ -54,6 +55,8 @@ _RECORD_BYTES = 1 << 14
 
 _RECORDS_AT_ONCE = (1 << 20) // _RECORD_BYTES
 """The maximum number of records that an event loop receives before it serves other descriptors."""
+
+_FROM_0 = (0,)
 
 _FIRST_HELD_BACK = 2
 """The number of buffers that a corked connection holds back before it sends any of them."""
@@ -100,6 +103,7 @@ class ClientConnection:
         # Held by the thread that receives; closing the socket takes it, so that no thread receives
         # from a descriptor that belongs to another file by then.
         self._receiving = make_lock()
+        self._try_receiving = locks.trying(self._receiving)
         self._receiver = Receiver(connected, half.framing)
         self._waiters = 0
         self._busy_wait = polling.BusyWait()
@@ -110,6 +114,7 @@ class ClientConnection:
         look_now = select.poll()
         look_now.register(connected, select.POLLIN)
         self._look = look_now.poll
+        self._send, self._recv_into = connected.send, connected.recv_into
         # Whether a thread is changing what streams have in common, or was interrupted while it did.
         self._is_torn = False
         # Of TLS, in which either may need the other.
@@ -302,6 +307,7 @@ class ClientConnection:
         """Close a forked child's copy of the socket."""
         self.lock = make_lock()
         self._receiving = make_lock()
+        self._try_receiving = locks.trying(self._receiving)
         self.is_closed = True
         self._socket.close()  # Not shut down: that would end the connection of the parent.
 
@@ -424,14 +430,14 @@ class ClientConnection:
         answer, without a queue in between. Anything unusual is left to `advance`. An interrupt
         loses the stream, which is the only stream of the connection.
         """
-        sending, framing, receiver = self.sending, self._framing, self._receiver
+        sending, framing, counts = self.sending, self._framing, self._receiver.counts
         held: list[bool] = []
         me = threading.get_ident()
         try:
-            polling.threads.add(me)  # `at_work`, without its calls.
+            working.add(me)  # `at_work`, without its calls.
             # A writer may wait for the receiver, so the receiver must not wait for a writer here.
             with writing:
-                locks.take(self._receiving, held)
+                held.extend(iter(self._try_receiving, False))
                 if not held:
                     return None
                 with self.lock:
@@ -439,7 +445,7 @@ class ClientConnection:
                         call.messages
                         or sending.outbound
                         or not framing.is_between_frames
-                        or receiver.counts
+                        or counts
                         or len(self._users) != 1
                         or self._is_torn
                         or self.is_closed
@@ -456,37 +462,53 @@ class ClientConnection:
                         return None
                     frame = head + message
                     try:
-                        count = self._socket.send(frame, self._at_once)
+                        count = self._send(frame, self._at_once)
                     except WOULD_BLOCK:
                         count = 0
                     except OSError:
                         count = len(frame)  # What the server said before is received.
                     if count != len(frame):
                         sending.outbound.append(memoryview(frame)[count:])
-                    self._is_torn = False
-                    if sending.outbound:
+                        self._is_torn = False
                         return None
-            receiver.buffers = framing.memory
-            look = receiver.receive
-            has_received = self._busy_wait.spin(look, self._at_once)
-            if not has_received and not is_due:
-                has_received = look(0)
-            elif not has_received and self._readable(LOOK_SECONDS):
-                has_received = look(self._at_once)
+                    self._is_torn = False
+            receiver, busy_wait = self._receiver, self._busy_wait
+            is_large = call.assembler.expected
+            if is_large:
+                receiver.buffers = framing.expect(call.number, call.assembler)
+            if next(busy_wait.rests, None) is None and busy_wait.spin(
+                receiver.receive, self._at_once
+            ):
+                has_received = True
+            elif is_due:
+                # `recv` begins its second again after each signal, unlike `poll`.
+                has_received = self._readable(LOOK_SECONDS) and receiver.receive(self._at_once)
+            elif is_large:
+                has_received = receiver.receive(0)
+            else:
+                has_received = True
+                try:  # `receive`, without the call.
+                    counts.extend(map(self._recv_into, framing.memory, _FROM_0, _FROM_0))
+                except WOULD_BLOCK:
+                    has_received = False
+                except (OSError, ValueError):
+                    counts.append(0)
             if not has_received:
-                receiver.buffers = None
                 self.judge()
                 return None
             with self.lock:
-                whole = framing.whole(receiver.counts[0], call.number, call.assembler)
+                if is_large:
+                    whole = framing.expected(_count_of(counts[0]))
+                else:
+                    whole = framing.whole(counts[0], call.number, call.assembler)
                 if whole is None:
                     self._make(self._take_received)
                     return call.messages.popleft() if call.messages else None
-                receiver.counts.clear()
+                counts.clear()
                 receiver.buffers = None
-                return bytearray(whole)
+                return whole if is_large else bytearray(whole)
         finally:
-            polling.threads.discard(me)
+            working.discard(me)
             if held:
                 self._receiving.release()
             if self.is_closed:
@@ -511,7 +533,7 @@ class ClientConnection:
         waits = False
         me = threading.get_ident()
         try:
-            polling.threads.add(me)  # `at_work`, without its calls.
+            working.add(me)  # `at_work`, without its calls.
             if is_shared:
                 self._waiters += 1
                 waits = True
@@ -545,7 +567,7 @@ class ClientConnection:
                         return True
                 return self._poll_and_receive(call, wait, deadline)
         finally:
-            polling.threads.discard(me)
+            working.discard(me)
             # After the lock was released: `shut_down` may have failed to get it just before.
             if self.is_closed:
                 self._dispose_unless_receiving()
@@ -589,8 +611,7 @@ class ClientConnection:
         receiver = self._receiver
         if receiver.counts:
             receiver.buffers = None
-            count = receiver.counts.pop()
-            self._framing.received(count if isinstance(count, int) else count[0])
+            self._framing.received(_count_of(receiver.counts.pop()))
 
     def _receive_tls(self, _: int) -> bool:
         """Receive from a TLS socket and parse once; return whether anything was received."""
@@ -626,3 +647,8 @@ class ClientConnection:
             error = silent(self.address)
             self._half.fail(error)
             raise error
+
+
+def _count_of(received: Any) -> int:
+    """Return the number of bytes in the result of `recv_into` or `recvmsg_into`."""
+    return received if isinstance(received, int) else int(received[0])

@@ -215,7 +215,7 @@ class ControlFrames:
             elif name == frames.MAX_FRAME_SIZE:
                 if not frames.SMALLEST_MAX_FRAME <= value <= frames.LARGEST_FRAME:
                     raise ViolationError(f"set an invalid maximum frame size of {value}")
-                self._sending.max_frame = value
+                self._sending.limit_frames(value)
             elif name == frames.MAX_CONCURRENT_STREAMS:
                 self._sending.max_streams = value
             elif name == frames.ENABLE_PUSH and value > 1:

@@ -45,7 +45,10 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     ViolationError,
     frame_header,
 )
-from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import (
+    EXPECTED_BYTES,
+    MessageAssembler,
+)
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
@@ -65,7 +68,8 @@ _BUFFER_BYTES = 1 << 18
 """The size of the receive buffer, in bytes, which is large enough for many answers at once."""
 
 
-_HEAD_BYTES = FRAME_HEADER.size + MESSAGE_PREFIX.size
+_FRAME_HEADER_BYTES = FRAME_HEADER.size
+_HEAD_BYTES = _FRAME_HEADER_BYTES + MESSAGE_PREFIX.size
 
 
 class ReceiveBuffer:
@@ -120,7 +124,6 @@ class Framing:
       control: the handlers for all of the peer's frames except DATA.
       is_behind: whether received bytes are left unparsed after `frames_at_once` frames. The caller
         must call `go_on` before it receives more.
-      receptions: the number of times that bytes were received.
       is_between_frames: whether all received bytes are parsed, no frame has begun, and the
         connection is in its usual state, so that `whole` can be called.
       memory: the memory for received bytes while `is_between_frames`, equal to that of `buffers`.
@@ -141,7 +144,7 @@ class Framing:
         self.receiving: dict[int, MessageAssembler] = {}
         self.failure: DmEnvRpcClientError | None = None
         self.is_behind = False
-        self.receptions = 0
+        self._receptions = 0
         # The role holds this. Without a circle, what is left of a connection is freed at once, and
         # clients that come and go fill no memory until the garbage collector looks.
         self._role: Role = weakref.proxy(role)
@@ -167,6 +170,16 @@ class Framing:
         # The headers of a message in a single frame, cached: most messages have one size.
         self._head = b""
         self._head_count = -1
+        # For `whole`: the stream's assembler, the bytes of content that it may still accept before
+        # it looks at the windows, and those accepted that are not counted in the windows yet.
+        self._expected: tuple[memoryview, int, MessageAssembler] | None = None
+        self._whole: MessageAssembler | None = None
+        self._whole_left = self._whole_bytes = 0
+
+    @property
+    def receptions(self) -> int:
+        """A number that grows whenever bytes are received."""
+        return self._receptions + self._whole_bytes
 
     def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
         """Open a stream for sending, and also for receiving if an assembler is given."""
@@ -181,6 +194,7 @@ class Framing:
 
     def drop_content(self, stream: int) -> None:
         """Discard further messages received on a stream; it can still be used for sending."""
+        self._count_whole()
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None
@@ -215,16 +229,80 @@ class Framing:
                 return [direct, rest]
         return [rest]
 
+    def expect(self, stream: int, assembler: MessageAssembler) -> list[memoryview]:
+        """Return memory areas for a message of a stream whose size is `assembler.expected`.
+
+        Call this only while `is_between_frames`. If the message comes, it is received where it
+        belongs. Whatever comes instead is copied by `received`.
+        """
+        self._expected = memory, _, _ = assembler.memory(), stream, assembler
+        own = self._buffer.memory
+        return [own[:_HEAD_BYTES], memory, own[_HEAD_BYTES:]]
+
+    def expected(self, count: int) -> memoryview | None:
+        """Return the expected message if it has been received, and nothing else.
+
+        Args:
+          count: the number of bytes that were put into the result of `expect`. If the result is
+            None, `received` must process the bytes.
+        """
+        assert self._expected is not None
+        memory, stream, assembler = self._expected
+        if count != _HEAD_BYTES + len(memory) or not self._prepare_whole(count, stream, assembler):
+            return None
+        self._expected = None
+        self._whole_bytes = count - _FRAME_HEADER_BYTES
+        return memory
+
+    def _received_expected(self, count: int) -> None:
+        """Parse bytes that were put into the result of `expect`."""
+        assert self._expected is not None
+        (memory, stream, assembler), self._expected = self._expected, None
+        size, own = len(memory), self._buffer
+        head, content = min(count, _HEAD_BYTES), min(max(0, count - _HEAD_BYTES), size)
+        rest = count - head - content
+        if head == _HEAD_BYTES and self._prepare_whole(_HEAD_BYTES + size, stream, assembler):
+            # The beginning, or the whole, of the message.
+            self._count_whole()
+            assembler.unacknowledged += size + MESSAGE_PREFIX.size
+            self._unacknowledged += size + MESSAGE_PREFIX.size
+            self._content, self._content_stream = assembler, stream
+            self._content_left = size - content
+            assembler.continue_in(memory, content)
+            own.start, own.end = _HEAD_BYTES, _HEAD_BYTES + rest
+            self._receptions += 1
+            self._frames_without_content = 0
+            self.go_on()
+            return
+        assembler.expected = 0
+        other = bytes(own.memory[:head]) + bytes(memory[:content])
+        other += bytes(own.memory[_HEAD_BYTES : _HEAD_BYTES + rest])
+        if not other:
+            self.received(0)
+        while other and self.failure is None:
+            taken = 0
+            for area in self.buffers():
+                part = other[taken : taken + len(area)]
+                area[: len(part)] = part
+                taken += len(part)
+            other = other[taken:]
+            self.received(taken)
+
     def received(self, count: int) -> None:
         """Parse `count` bytes that were put into `buffers`; 0 means the end of the connection."""
         self.is_between_frames = False
+        if self._expected is not None:
+            self._received_expected(count)
+            return
         if self.failure is not None:
             return
         buffer = self._buffer
         if count == 0:
             self.fail(self._role.close(bytes(buffer.memory[buffer.start : buffer.end])))
             return
-        self.receptions += 1
+        self._receptions += 1
+        if self._whole is not None:
+            self._count_whole()
         direct = self._direct
         if direct:
             self._direct = 0
@@ -256,24 +334,36 @@ class Framing:
           process the bytes.
         """
         memory = self._buffer.memory
-        size = count - FRAME_HEADER.size
-        # The windows are opened by `received`, which has the errors of that, too.
+        bytes_so_far = self._whole_bytes + count
         if (
-            self.receiving.get(stream) is not assembler  # It has ended.
-            or assembler.partial is not None
-            or assembler.prefix
-            or (self._unacknowledged + size) << 1 >= self._window
-            or (assembler.unacknowledged + size) << 1 >= assembler.window
+            count != self._head_count
+            or bytes_so_far > self._whole_left
+            or memory[:_HEAD_BYTES] != self._head
         ):
-            return None
-        is_known = count == self._head_count and memory[:_HEAD_BYTES] == self._head
-        if not is_known and not self._learn_head(count, stream, assembler):
-            return None
-        self.receptions += 1
-        self._frames_without_content = 0
-        self._unacknowledged += size
-        assembler.unacknowledged += size
+            if not self._prepare_whole(count, stream, assembler):
+                return None
+            bytes_so_far = count
+        self._whole_bytes = bytes_so_far - _FRAME_HEADER_BYTES
         return memory[_HEAD_BYTES:count]
+
+    def _prepare_whole(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
+        """Prepare `whole` for messages of this size, and return whether the windows permit one."""
+        self._count_whole()
+        size = count - _FRAME_HEADER_BYTES
+        # The windows are opened by `received`, which has the errors of that, too.
+        left = min(
+            self._window - 2 * self._unacknowledged,
+            assembler.window - 2 * assembler.unacknowledged,
+        )
+        if (
+            2 * size >= left
+            or self.receiving.get(stream) is not assembler  # It has ended.
+            or assembler.is_in_message
+            or not self._learn_head(count, stream, assembler)
+        ):
+            return False
+        self._whole, self._whole_left = assembler, (left - 1) // 2
+        return True
 
     def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
         """Remember the headers of a single-frame message, and return whether there was one."""
@@ -285,7 +375,18 @@ class Framing:
         if memory[:_HEAD_BYTES] != head:
             return False
         self._head, self._head_count = head, count
+        if size >= EXPECTED_BYTES:
+            assembler.expected = size
         return True
+
+    def _count_whole(self) -> None:
+        """Count the content that `whole` has accepted, before the windows are looked at."""
+        size, self._whole_bytes, self._whole_left = self._whole_bytes, 0, 0
+        if self._whole is not None:
+            self._receptions += size
+            self._unacknowledged += size
+            self._whole.unacknowledged += size
+            self._whole = None
 
     def go_on(self) -> None:
         """Parse the received bytes."""
@@ -469,6 +570,7 @@ class Framing:
         self._unacknowledged += size
         if assembler is not None:
             assembler.unacknowledged += size
+            assembler.frame_bytes = 0 if assembler.is_in_message else size
         self._open_windows(stream, assembler)
         return True
 
@@ -518,6 +620,7 @@ class Framing:
 
     def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
         """Reopen the window of a stream if at least half of the window has been used."""
+        self._count_whole()
         if assembler.unacknowledged << 1 >= assembler.window:
             self.sending.outbound.append(frames.window_update(stream, assembler.unacknowledged))
             assembler.unacknowledged = 0

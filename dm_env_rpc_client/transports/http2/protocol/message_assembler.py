@@ -13,6 +13,10 @@ from dm_env_rpc_client.transports.streams import Allocate
 
 _PREFIX_BYTES = 5
 
+EXPECTED_BYTES = 1 << 16
+"""The minimum size, in bytes, of a message after which the next one is expected to have the same
+size. To receive a smaller one in place takes longer than to copy it."""
+
 
 class Inbox(Protocol):
     """The consumer of a stream's messages."""
@@ -39,6 +43,9 @@ class MessageAssembler:
       unacknowledged: the number of bytes of content since the window was last opened.
       partial: the memory of a partly received message, or None between two messages.
       prefix: the received part of an incomplete prefix.
+      expected: the size of the last message if it was large and in a single frame, like the next
+        one in all likelihood; otherwise 0.
+      frame_bytes: the size of the frame that began the message, or 0 if it continues in others.
       is_held: whether the window stays closed because messages wait to be answered.
     """
 
@@ -46,6 +53,8 @@ class MessageAssembler:
         "_allocate",
         "_filled",
         "_max_message_bytes",
+        "expected",
+        "frame_bytes",
         "is_held",
         "messages",
         "partial",
@@ -63,7 +72,7 @@ class MessageAssembler:
     ):
         self.messages = messages
         self.window = window
-        self.unacknowledged = 0
+        self.unacknowledged = self.expected = self.frame_bytes = 0
         self.is_held = False
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
@@ -102,6 +111,8 @@ class MessageAssembler:
         ):
             return False
         self.messages.append(bytearray(memory[start + _PREFIX_BYTES : start + size]))
+        if length >= EXPECTED_BYTES:
+            self.expected = length
         return True
 
     def take(self, memory: memoryview, start: int, stop: int) -> None:
@@ -162,6 +173,18 @@ class MessageAssembler:
         if self._filled == len(message):
             self.messages.append(message)
             self.partial = None
+            is_single = self.frame_bytes == len(message) + _PREFIX_BYTES
+            self.expected = len(message) if is_single and len(message) >= EXPECTED_BYTES else 0
+
+    def memory(self) -> memoryview:
+        """Return memory for the message that is expected."""
+        return self._allocate(self.expected)
+
+    def continue_in(self, memory: memoryview, count: int) -> None:
+        """Continue a message whose first `count` bytes are in `memory`, which has its size."""
+        self.partial, self._filled = memory, count
+        self.frame_bytes = len(memory) + _PREFIX_BYTES
+        self.filled(0)
 
     def _check(self, compressed: int, size: int) -> None:
         # No compression was offered (grpc-accept-encoding), and a decompressor is a memory bomb.

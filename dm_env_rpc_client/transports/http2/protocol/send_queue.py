@@ -30,11 +30,11 @@ class SendQueue:
 
     Attributes:
       outbound: the bytes to send, in order. The caller reports the number of sent bytes to `sent`.
-      max_frame: the maximum payload of a frame that the peer accepts, in bytes.
+      max_frame: the maximum payload of a frame that the peer accepts, in bytes; see `limit_frames`.
       max_streams: the maximum number of concurrent streams that the peer accepts.
       window: the number of bytes of content that the peer still accepts on the connection.
       initial_window: the number of bytes of content that the peer accepts on a new stream.
-      submitted: the number of bytes of messages, including prefixes, queued so far.
+      unframed: the number of bytes of content queued until a window opens.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,9 @@ class SendQueue:
         self.max_streams = MAX_WINDOW
         self.window = frames.FIRST_WINDOW
         self.initial_window = frames.FIRST_WINDOW
-        self.submitted = 0
+        # All that the peer has allowed on the connection, and the content queued in `blocked`.
+        self._granted = frames.FIRST_WINDOW
+        self.unframed = 0
         self.blocked: dict[int, SendingStream] = {}
         self._streams: dict[int, SendingStream] = {}
 
@@ -51,6 +53,18 @@ class SendQueue:
     def has_unsent(self) -> bool:
         """Whether any bytes are unsent because the socket or a window does not accept them."""
         return bool(self.outbound or self.blocked)
+
+    @property
+    def submitted(self) -> int:
+        """The number of bytes of messages, including prefixes, queued so far."""
+        # Derived, because a counter of its own would cost every message an addition.
+        return self._granted - self.window + self.unframed
+
+    def limit_frames(self, size: int) -> None:
+        """Set `max_frame`, for the next message of each stream, too."""
+        self.max_frame = size
+        for stream in self._streams.values():
+            stream.forget_head()
 
     def open(self, stream: int) -> SendingStream:
         """Open a stream for sending."""
@@ -87,6 +101,7 @@ class SendQueue:
             raise ViolationError("sent WINDOW_UPDATE with an increment of 0", stream=stream)
         if stream == 0:
             self.window += increment
+            self._granted += increment
             is_too_large = self.window > MAX_WINDOW
         elif own is None:
             return
@@ -173,7 +188,7 @@ class SendingStream:
                 else:
                     outbound.append(head + message)
             elif not self._has_ended:
-                self._queue.submitted += size + 5
+                self._queue.unframed += size + 5
                 self._unframed.append(memoryview(MESSAGE_PREFIX.pack(0, size)))
                 self._unframed.append(memoryview(message))
                 self.advance()
@@ -190,16 +205,21 @@ class SendingStream:
         """
         queue = self._queue
         total = size + 5
-        if total > queue.max_frame or total > queue.window or total > self.window or self._unframed:
+        if total > queue.window or total > self.window or self._unframed:
             return None
-        queue.submitted += total
-        queue.window -= total
-        self.window -= total
         if size != self._head_size:
+            if total > queue.max_frame:
+                return None
             prefix = MESSAGE_PREFIX.pack(0, size)
             self._head = frame_header(total, DATA, 0, self._number) + prefix
             self._head_size = size
+        queue.window -= total
+        self.window -= total
         return self._head
+
+    def forget_head(self) -> None:
+        """Forget the cached headers, because the peer has changed its maximum frame size."""
+        self._head_size = -1
 
     def end(self, last: Callable[[], bytes] | None = None) -> None:
         """Queue the frames that end this side's half of the stream, after the queued messages.
@@ -247,6 +267,7 @@ class SendingStream:
                 else:
                     unframed[0] = first[len(part) :]
             queue.window -= size
+            queue.unframed -= size
             self.window -= size
             queue.outbound.append(frame_header(size, DATA, 0, self._number))
             queue.outbound.extend(parts)

@@ -28,7 +28,7 @@ from dm_env_rpc_client.system.polling import at_work
 from dm_env_rpc_client.transports.http2.server import leading
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
 from dm_env_rpc_client.transports.http2.server.leading import Leader, RelievedError
-from dm_env_rpc_client.transports.server_streams import StreamStatusError
+from dm_env_rpc_client.transports.server_streams import Parts, StreamStatusError
 from dm_env_rpc_client.transports.streams import Buffer
 
 _log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class Answering:
         self._leader.run(functools.partial(self._close_stream, served), served)
 
     def _relieved(
-        self, served: ServedStream, answer: bytes | StreamStatusError, owner: Owner | None
+        self, served: ServedStream, answer: bytes | Parts | StreamStatusError, owner: Owner | None
     ) -> None:
         """Finish an answer after another thread has taken the lead, and raise RelievedError."""
         # The worlds are what this thread keeps.

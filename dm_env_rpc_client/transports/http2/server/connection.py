@@ -23,7 +23,7 @@ from dm_env_rpc_client.system.owner_threads import ElsewhereError
 from dm_env_rpc_client.transports.http2.protocol.send_queue import COPIED_BYTES
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerCall, ServerHalf
 from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK
-from dm_env_rpc_client.transports.server_streams import ServerStream, StreamStatusError
+from dm_env_rpc_client.transports.server_streams import Parts, ServerStream, StreamStatusError
 from dm_env_rpc_client.transports.streams import Buffer
 
 _log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class ServerConnection:
       taken_at: the last time at which the socket accepted bytes while others were unsent.
       has_more: whether input might be available that the poll does not report.
       is_queued: whether the leading thread will serve the connection without a report of the poll.
+      sending: the send queue.
       stalled: the streams whose requests wait until the client receives earlier answers. `lock`
         protects them.
       served: the open streams.
@@ -91,8 +92,9 @@ class ServerConnection:
         self.served: set[ServedStream] = set()
         self.alone: ServedStream | None = None
         self._socket = accepted
+        self._recv_into, self._memory = accepted.recv_into, half.framing.memory[0]
         self._poll = poll
-        self._sending = half.framing.sending
+        self.sending = half.framing.sending
         self._mask = _ONCE if self.is_encrypting else select.EPOLLIN
         self._counted = 0
         poll.register(accepted, self._mask)
@@ -157,7 +159,7 @@ class ServerConnection:
           The request, if nothing else was received on the connection, or None. If the result is
           None, any input is among the events of `half`.
         """
-        half, sending = self.half, self._sending
+        half, sending = self.half, self.sending
         framing = half.framing
         if (
             not framing.is_between_frames
@@ -171,7 +173,7 @@ class ServerConnection:
                 self.advance(True)
             return None
         try:
-            count = self._socket.recv_into(framing.memory[0])
+            count = self._recv_into(self._memory)
         except WOULD_BLOCK:
             return None
         except (OSError, ValueError):
@@ -214,7 +216,7 @@ class ServerConnection:
         Args:
           is_writable: whether the poll has reported that a full socket accepts bytes again.
         """
-        sending = self._sending
+        sending = self.sending
         outbound = sending.outbound
         if not self.is_open:
             outbound.clear()
@@ -264,14 +266,14 @@ class ServerConnection:
         Returns:
           Whether the answer was sent or queued. If it was not, `ServerCall.send` must send it.
         """
-        outbound = self._sending.outbound
-        if outbound or not self.is_open:
+        if self.sending.outbound or not self.is_open:
             return False
-        head = call.head(len(answer))
+        size = len(answer)
+        head = call.head(size)
         if head is None:
             return False
         try:
-            if len(answer) > COPIED_BYTES:
+            if size > COPIED_BYTES:
                 count = self._socket.sendmsg((head, answer))
             else:
                 count = self._socket.send(head + answer)
@@ -279,13 +281,32 @@ class ServerConnection:
             count = 0
         except OSError:
             return True  # The end is received, too.
-        # The rest waits in the queue, like any answer the socket does not accept.
-        if count != len(head) + len(answer):
-            outbound.append(head)
-            outbound.append(answer)
-            self._sending.sent(count)
-            self.flush()
+        if count != len(head) + size:
+            self._queue_rest(count, head, answer)
         return True
+
+    def send_parts_alone(self, call: ServerCall, answer: Parts) -> bool:
+        """Send a large answer like `send_alone`, without a copy of what the socket accepts."""
+        if self.sending.outbound or not self.is_open:
+            return False
+        head = call.head(answer.size)
+        if head is None:
+            return False
+        try:
+            count = self._socket.sendmsg((head, *answer.buffers))
+        except WOULD_BLOCK:
+            count = 0
+        except OSError:
+            return True
+        if count != len(head) + answer.size:
+            self._queue_rest(count, head, answer.joined())
+        return True
+
+    def _queue_rest(self, count: int, *sent: bytes) -> None:
+        """Queue what the socket has not accepted of an answer, like any other answer."""
+        self.sending.outbound.extend(sent)
+        self.sending.sent(count)
+        self.flush()
 
     def is_alone(self, served: ServedStream) -> None:
         """Record a stream as the connection's only one (`alone`), unless the socket uses TLS."""
@@ -299,7 +320,7 @@ class ServerConnection:
             self._watch(select.EPOLLOUT)
 
     def _count(self) -> None:
-        outbound = self._sending.outbound
+        outbound = self.sending.outbound
         self._counted = len(outbound)
         self.unsent = sum(map(len, outbound)) + _PIECE_BYTES * len(outbound)
         self._watch(select.EPOLLOUT if self.is_clogged else _BOTH)
@@ -335,8 +356,8 @@ class ServerConnection:
           The socket, and the frames that are still to be sent.
         """
         self.is_open = False
-        last_words = list(self._sending.outbound)
-        self._sending.outbound.clear()
+        last_words = list(self.sending.outbound)
+        self.sending.outbound.clear()
         return self._socket, last_words
 
     def _unregister(self) -> None:
@@ -414,16 +435,16 @@ class ServedStream:
         # Most often nothing waits for a window, which takes no call to see.
         return bool(self.blocked) and self.call.has_unsent
 
-    def answer(self, message: Buffer) -> bytes | StreamStatusError:
+    def answer(self, message: Buffer) -> bytes | Parts | StreamStatusError:
         """Return a request's answer or the error that ends the stream, and record the time taken.
 
         Raises:
           ElsewhereError: another thread must answer the request (see `ServerStream.answer`).
         """
         begin = time.perf_counter()
-        answer: bytes | StreamStatusError
+        answer: bytes | Parts | StreamStatusError
         try:
-            answer = self.stream.answer(bytes(message))
+            answer = self.stream.answer_in_parts(bytes(message))
         except StreamStatusError as error:
             answer = error
         except ElsewhereError:
@@ -438,7 +459,7 @@ class ServedStream:
         self.seconds += (took - self.seconds) / 8
         return answer
 
-    def reply(self, answer: bytes | StreamStatusError, at_once: bool) -> bool:
+    def reply(self, answer: bytes | Parts | StreamStatusError, at_once: bool) -> bool:
         """Queue an answer to be sent to the client.
 
         Args:
@@ -450,10 +471,16 @@ class ServedStream:
         """
         connection, call = self.connection, self.call
         with connection.lock:
+            is_alone = at_once and connection.alone is self
+            if type(answer) is bytes:  # The usual case, tested first.
+                if is_alone and connection.send_alone(call, answer):
+                    return True
+            elif isinstance(answer, Parts):
+                if is_alone and connection.send_parts_alone(call, answer):
+                    return True
+                answer = answer.joined()
             if isinstance(answer, StreamStatusError):
                 call.finish(answer.code, str(answer))
-            elif at_once and connection.alone is self and connection.send_alone(call, answer):
-                return True
             else:
                 call.send(answer)
                 if self.is_counted and len(connection.served) == 1:

@@ -229,12 +229,12 @@ class Http2Listener(Listener):
         """Wait for sockets to become ready, and serve them."""
         while self._commands:
             self._commands.popleft()()
-        clients = self._clients
-        is_waiting = bool(self._ready or self._strangers)
-        if self._is_ending and not is_waiting:
+        clients, wait = self._clients, -1.0
+        if self._ready or self._strangers:
+            wait = 0.0
+        elif self._is_ending:
             self._become_stopped()
             return
-        wait = 0.0 if is_waiting else -1.0
         if clients.next_look:
             until_look = clients.next_look - time.monotonic()
             if until_look <= 0:
@@ -243,8 +243,10 @@ class Http2Listener(Listener):
             if wait:
                 wait = until_look
         connections = clients.connections
-        ready = self._busy_wait.spin(self._poll.poll, 0) if wait else None
-        for descriptor, mask in ready or self._poll.poll(wait):
+        busy_wait, poll, ready = self._busy_wait, self._poll.poll, None
+        if wait and next(busy_wait.rests, None) is None:
+            ready = busy_wait.spin(poll, 0)
+        for descriptor, mask in ready or poll(wait):
             connection = connections.get(descriptor)
             if connection is None:
                 if descriptor in clients.listening:
@@ -299,7 +301,7 @@ class Http2Listener(Listener):
                 if message is not None:
                     if not served.is_closed:
                         self._answering.request(served, message, True)
-                    if connection.half.framing.sending.outbound:
+                    if connection.sending.outbound:
                         with connection.lock:
                             connection.flush()
                     return
