@@ -69,6 +69,9 @@ _BUFFER_BYTES = 1 << 18
 
 
 _FRAME_HEADER_BYTES = FRAME_HEADER.size
+_KIND_AT = 3
+"""The position of a frame's type in its header (section 4.1)."""
+
 _HEAD_BYTES = _FRAME_HEADER_BYTES + MESSAGE_PREFIX.size
 
 
@@ -274,7 +277,7 @@ class Framing:
             self._frames_without_content = 0
             self.go_on()
             return
-        assembler.expected = 0
+        assembler.is_surprised()
         other = bytes(own.memory[:head]) + bytes(memory[:content])
         other += bytes(own.memory[_HEAD_BYTES : _HEAD_BYTES + rest])
         if not other:
@@ -348,6 +351,8 @@ class Framing:
 
     def _prepare_whole(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
         """Prepare `whole` for messages of this size, and return whether the windows permit one."""
+        if self._buffer.memory[_KIND_AT] != DATA:
+            return False  # As with servers that send a WINDOW_UPDATE before each answer.
         self._count_whole()
         size = count - _FRAME_HEADER_BYTES
         # The windows are opened by `received`, which has the errors of that, too.
@@ -376,7 +381,7 @@ class Framing:
             return False
         self._head, self._head_count = head, count
         if size >= EXPECTED_BYTES:
-            assembler.expected = size
+            assembler.expect(size)
         return True
 
     def _count_whole(self) -> None:
@@ -570,7 +575,7 @@ class Framing:
         self._unacknowledged += size
         if assembler is not None:
             assembler.unacknowledged += size
-            assembler.frame_bytes = 0 if assembler.is_in_message else size
+            assembler.frame_bytes = 0 if assembler.partial is not None else size
         self._open_windows(stream, assembler)
         return True
 

@@ -18,6 +18,11 @@ EXPECTED_BYTES = 1 << 16
 size. To receive a smaller one in place takes longer than to copy it."""
 
 
+_SHORTEST_REST, _LONGEST_REST = 16, 1 << 12
+"""The minimum and maximum number of messages for which none is expected after something else has
+come. Each rest is twice as long as the one before."""
+
+
 class Inbox(Protocol):
     """The consumer of a stream's messages."""
 
@@ -53,6 +58,8 @@ class MessageAssembler:
         "_allocate",
         "_filled",
         "_max_message_bytes",
+        "_next_rest",
+        "_rest",
         "expected",
         "frame_bytes",
         "is_held",
@@ -73,6 +80,7 @@ class MessageAssembler:
         self.messages = messages
         self.window = window
         self.unacknowledged = self.expected = self.frame_bytes = 0
+        self._rest, self._next_rest = 0, _SHORTEST_REST
         self.is_held = False
         self._max_message_bytes = max_message_bytes
         self._allocate = allocate
@@ -112,7 +120,7 @@ class MessageAssembler:
             return False
         self.messages.append(bytearray(memory[start + _PREFIX_BYTES : start + size]))
         if length >= EXPECTED_BYTES:
-            self.expected = length
+            self.expect(length)
         return True
 
     def take(self, memory: memoryview, start: int, stop: int) -> None:
@@ -173,8 +181,25 @@ class MessageAssembler:
         if self._filled == len(message):
             self.messages.append(message)
             self.partial = None
-            is_single = self.frame_bytes == len(message) + _PREFIX_BYTES
-            self.expected = len(message) if is_single and len(message) >= EXPECTED_BYTES else 0
+            if self._rest:  # `expect`, without the call.
+                self._rest -= 1
+            else:
+                is_single = self.frame_bytes == len(message) + _PREFIX_BYTES
+                self.expect(len(message) if is_single else 0)
+
+    def expect(self, size: int) -> None:
+        """Expect a message of `size` bytes, unless it is small or expectations have failed."""
+        self.expected = size if size >= EXPECTED_BYTES and not self._rest else 0
+        if self._rest:
+            self._rest -= 1
+
+    def is_surprised(self) -> None:
+        """Expect nothing for a while, because something else came than expected.
+
+        What comes instead is copied. Some servers send a WINDOW_UPDATE before each answer.
+        """
+        self.expected, self._rest = 0, self._next_rest
+        self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
 
     def memory(self) -> memoryview:
         """Return memory for the message that is expected."""
