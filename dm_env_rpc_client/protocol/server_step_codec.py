@@ -2,9 +2,10 @@
 
 A StepRequest in the usual layout is read without creating protobuf messages. A StepResponse is
 assembled from constant parts, which are derived from the specs, and the memory of the arrays,
-which is copied only once. Requests often repeat, because most agents act with a few integers and
-always request the same observations. Therefore requests that contain only scalars are cached, with
-their bytes as the keys.
+which is copied at most once. Requests often repeat, because most agents act with a few integers
+and always request the same observations. Therefore requests that contain only scalars are cached,
+with their bytes as the keys. Requests with arrays differ only in the elements, so their layout is
+cached.
 """
 
 from __future__ import annotations
