@@ -13,8 +13,8 @@ from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 
-SIZE = 1 << 20
-"""4 MiB of float32, of which the socket takes only a part while nothing reads."""
+SIZE = 1 << 22
+"""16 MiB of float32, of which the socket takes only a part while nothing reads."""
 
 
 class InPlace(dm_env.Environment):

@@ -255,6 +255,7 @@ class Framing:
             return None
         self._expected = None
         self._whole_bytes = count - _FRAME_HEADER_BYTES
+        assembler.is_confirmed()
         return memory
 
     def _received_expected(self, count: int) -> None:
@@ -264,8 +265,8 @@ class Framing:
         size, own = len(memory), self._buffer
         head, content = min(count, _HEAD_BYTES), min(max(0, count - _HEAD_BYTES), size)
         rest = count - head - content
-        if head == _HEAD_BYTES and self._prepare_whole(_HEAD_BYTES + size, stream, assembler):
-            # The beginning, or the whole, of the message.
+        if head == _HEAD_BYTES and self._is_whole(_HEAD_BYTES + size, stream, assembler):
+            # The beginning, or the whole, of the message; from here on as in `_begin_content`.
             self._count_whole()
             assembler.unacknowledged += size + MESSAGE_PREFIX.size
             self._unacknowledged += size + MESSAGE_PREFIX.size
@@ -275,6 +276,10 @@ class Framing:
             own.start, own.end = _HEAD_BYTES, _HEAD_BYTES + rest
             self._receptions += 1
             self._frames_without_content = 0
+            try:
+                self._open_windows(stream, assembler)
+            except ViolationError as error:
+                self._end_by(error)
             self.go_on()
             return
         assembler.is_surprised()
@@ -360,18 +365,15 @@ class Framing:
             self._window - 2 * self._unacknowledged,
             assembler.window - 2 * assembler.unacknowledged,
         )
-        if (
-            2 * size >= left
-            or self.receiving.get(stream) is not assembler  # It has ended.
-            or assembler.is_in_message
-            or not self._learn_head(count, stream, assembler)
-        ):
+        if 2 * size >= left or not self._is_whole(count, stream, assembler):
             return False
         self._whole, self._whole_left = assembler, (left - 1) // 2
         return True
 
-    def _learn_head(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Remember the headers of a single-frame message, and return whether there was one."""
+    def _is_whole(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
+        """Return whether a message in one frame begins, and remember its headers if it is small."""
+        if self.receiving.get(stream) is not assembler or assembler.is_in_message:
+            return False  # The stream has ended, or continues a message.
         memory, size = self._buffer.memory, count - _HEAD_BYTES
         if size < 0 or not assembler.fits(size):
             return False
@@ -379,9 +381,10 @@ class Framing:
         head = frame_header(total, DATA, 0, stream) + MESSAGE_PREFIX.pack(0, size)
         if memory[:_HEAD_BYTES] != head:
             return False
-        self._head, self._head_count = head, count
         if size >= EXPECTED_BYTES:
             assembler.expect(size)
+        else:
+            self._head, self._head_count = head, count
         return True
 
     def _count_whole(self) -> None:

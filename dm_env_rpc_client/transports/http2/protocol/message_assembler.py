@@ -20,7 +20,7 @@ size. To receive a smaller one in place takes longer than to copy it."""
 
 _SHORTEST_REST, _LONGEST_REST = 16, 1 << 12
 """The minimum and maximum number of messages for which none is expected after something else has
-come. Each rest is twice as long as the one before."""
+come. Each rest is twice as long as the one before, unless an expected message has come since."""
 
 
 class Inbox(Protocol):
@@ -200,6 +200,10 @@ class MessageAssembler:
         """
         self.expected, self._rest = 0, self._next_rest
         self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+
+    def is_confirmed(self) -> None:
+        """Record that the expected message has come."""
+        self._next_rest = _SHORTEST_REST
 
     def memory(self) -> memoryview:
         """Return memory for the message that is expected."""

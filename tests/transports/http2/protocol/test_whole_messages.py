@@ -226,3 +226,26 @@ def test_what_waits_for_a_window_counts_as_submitted_once() -> None:
     assert sending.submitted == 15 + 205
     feed(client, window_update(1, 1_000) + window_update(0, 1_000))
     assert sending.submitted == 15 + 205
+
+
+def test_the_windows_of_large_answers_are_opened_and_none_is_a_surprise() -> None:
+    """More than half of the largest window: 1 GiB, of which nothing is in memory twice."""
+    client = framing()
+    feed(client, greeting() + data(grpc_message(bytes(LIMIT))))
+    take_outbound(client)
+    own, assembler = client.framing, client.call.assembler
+    client.messages.clear()
+    sent = data(grpc_message(bytes(LIMIT)))
+    opened = {0: 0, 1: 0}
+    for _ in range(1_100):
+        areas = own.expect(1, assembler)
+        areas[0][:] = sent[:14]
+        if own.expected(len(sent)) is None:
+            own.received(len(sent))
+            assert len(client.messages.popleft()) == LIMIT
+            for each in taken_apart(take_outbound(client)):
+                assert each.kind == frames.WINDOW_UPDATE
+                opened[each.stream] += int.from_bytes(each.payload, "big")
+        assert assembler.expected == LIMIT
+    content = 1_101 * (LIMIT + 5)
+    assert all(1 << 30 <= each <= content for each in opened.values())
