@@ -23,6 +23,9 @@ RAISE, END, SLEEP, WARN, HOLD = 1, 2, 3, 4, 5
 
 SLEEP_SECONDS, HOLD_SECONDS = 0.5, 4.0
 
+HELD = "DM_ENV_RPC_TESTS_HELD"
+"""The variable with the path of a file that HOLD makes when it begins."""
+
 OPENED = "opened"
 
 
@@ -57,6 +60,8 @@ class Where(dm_env.Environment):
         if action["do"] == SLEEP:
             time.sleep(SLEEP_SECONDS)  # It takes time to step.
         if action["do"] == HOLD:  # As C code does that never lets other threads run.
+            if HELD in os.environ:
+                Path(os.environ[HELD]).touch()
             ctypes.PyDLL(None).usleep(int(HOLD_SECONDS * 1e6))
         if action["do"] == WARN:
             logging.getLogger("tests.hosted").warning("warned by %s", "an environment")

@@ -255,8 +255,10 @@ def test_a_worker_that_is_stopped_again_and_again_is_killed_after_the_grace() ->
 
 
 def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_streams(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    held = tmp_path / "held"
+    monkeypatch.setenv(hosted.HELD, str(held))
     monkeypatch.setattr("dm_env_rpc_client.server.processes.worker_pool._STOPPED_SECONDS", 0.5)
     with serve(Where, processes=2) as server, contextlib.ExitStack() as stack:
         env = stack.enter_context(make(server.address))
@@ -268,6 +270,8 @@ def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_streams(
                 destroy_world(more, name)
         future = env.step_async({"do": hosted.HOLD})
         worker = worker_with(server, busy)
+        # Otherwise a busy machine may make the world first.
+        assert settles(held.exists)
         waiting = stack.enter_context(connect(server.address))
         create = threading.Thread(target=create_world, args=(waiting,), daemon=True)
         create.start()
