@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dm_env_rpc_client import Limits, SpecError, SpecManager, dm_env_rpc_pb2, pack_tensor
-from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec, StepAsked
+from dm_env_rpc_client.protocol.server_step_codec import ServerStepCodec
 from dm_env_rpc_client.protocol.step_codec import StepCodec
+from tests.protocol.test_server_step_codec import through_messages
 from tests.protocol.test_step_codec import shown
 from tests.tensors.strategies import mutated
 
@@ -52,24 +53,8 @@ def managers() -> tuple[SpecManager, SpecManager]:
     return SpecManager(SPECS, "action"), SpecManager(SPECS, "observation")
 
 
-def through_messages(message: bytes) -> StepAsked | None:
-    actions, observations = managers()
-    try:
-        request = EnvironmentRequest.FromString(message)
-        if request.WhichOneof("payload") != "step":
-            return None
-        uids = dict.fromkeys(request.step.requested_observations)
-        names = tuple(map(observations.uid_to_name, uids))
-        unpacked = actions.unpack(request.step.actions)
-        for name, value in unpacked.items():
-            actions.field(name).conform(value)
-    except Exception:
-        return None
-    return StepAsked(unpacked, names)
-
-
 def check(server: ServerStepCodec, message: bytes, must_be_read: bool = False) -> None:
-    asked, expected = server.decode(message), through_messages(message)
+    asked, expected = server.decode(message), through_messages(message, managers)
     if must_be_read:
         assert asked is not None
     if asked is not None:

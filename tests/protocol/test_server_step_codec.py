@@ -69,9 +69,9 @@ def answer_of(values: Any, state: State = State.RUNNING) -> dm_env_rpc_pb2.Envir
     return EnvironmentResponse(step=step)
 
 
-def through_messages(message: bytes) -> StepAsked | None:
+def through_messages(message: bytes, own: Any = managers) -> StepAsked | None:
     """What the session does without the codec; None where it refuses or it is no step."""
-    actions, observations = managers()
+    actions, observations = own()
     try:
         request = EnvironmentRequest.FromString(message)
     except Exception:

@@ -473,8 +473,8 @@ class ClientConnection:
                         return None
                     self._is_torn = False
             receiver, busy_wait = self._receiver, self._busy_wait
-            is_large = call.assembler.expected
-            if is_large:
+            large_bytes = call.assembler.expected
+            if large_bytes:
                 receiver.buffers = framing.expect(call.number, call.assembler)
             if next(busy_wait.rests, None) is None and busy_wait.spin(
                 receiver.receive, self._at_once
@@ -483,7 +483,7 @@ class ClientConnection:
             elif is_due:
                 # `recv` begins its second again after each signal, unlike `poll`.
                 has_received = self._readable(LOOK_SECONDS) and receiver.receive(self._at_once)
-            elif is_large:
+            elif large_bytes:
                 has_received = receiver.receive(0)
             else:
                 has_received = True
@@ -497,7 +497,7 @@ class ClientConnection:
                 self.judge()
                 return None
             with self.lock:
-                if is_large:
+                if large_bytes:
                     whole = framing.expected(_count_of(counts[0]))
                 else:
                     whole = framing.whole(counts[0], call.number, call.assembler)
@@ -506,7 +506,7 @@ class ClientConnection:
                     return call.messages.popleft() if call.messages else None
                 counts.clear()
                 receiver.buffers = None
-                return whole if is_large else bytearray(whole)
+                return whole if large_bytes else bytearray(whole)
         finally:
             working.discard(me)
             if held:

@@ -255,7 +255,7 @@ class Framing:
             return None
         self._expected = None
         self._whole_bytes = count - _FRAME_HEADER_BYTES
-        assembler.is_confirmed()
+        assembler.confirmed()
         return memory
 
     def _received_expected(self, count: int) -> None:
@@ -282,7 +282,7 @@ class Framing:
                 self._end_by(error)
             self.go_on()
             return
-        assembler.is_surprised()
+        assembler.surprised()
         other = bytes(own.memory[:head]) + bytes(memory[:content])
         other += bytes(own.memory[_HEAD_BYTES : _HEAD_BYTES + rest])
         if not other:

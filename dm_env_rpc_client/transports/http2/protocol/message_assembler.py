@@ -15,7 +15,7 @@ _PREFIX_BYTES = 5
 
 EXPECTED_BYTES = 1 << 16
 """The minimum size, in bytes, of a message after which the next one is expected to have the same
-size. To receive a smaller one in place takes longer than to copy it."""
+size. Receiving a smaller one in place takes longer than copying it."""
 
 
 _SHORTEST_REST, _LONGEST_REST = 16, 1 << 12
@@ -188,12 +188,12 @@ class MessageAssembler:
                 self.expect(len(message) if is_single else 0)
 
     def expect(self, size: int) -> None:
-        """Expect a message of `size` bytes, unless it is small or expectations have failed."""
+        """Expect a message of `size` bytes, unless it is small or this stream rests."""
         self.expected = size if size >= EXPECTED_BYTES and not self._rest else 0
         if self._rest:
             self._rest -= 1
 
-    def is_surprised(self) -> None:
+    def surprised(self) -> None:
         """Expect nothing for a while, because something else came than expected.
 
         What comes instead is copied. Some servers send a WINDOW_UPDATE before each answer.
@@ -201,7 +201,7 @@ class MessageAssembler:
         self.expected, self._rest = 0, self._next_rest
         self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
 
-    def is_confirmed(self) -> None:
+    def confirmed(self) -> None:
         """Record that the expected message has come."""
         self._next_rest = _SHORTEST_REST
 
