@@ -277,22 +277,13 @@ class Connection(BaseConnection):
         if os.getpid() != self._pid:
             self._after_fork_in_child()
         try:
-            # As in `_await`, without the call.
-            if pending.outcome is not None or self._lead(pending, pending.deadline):
-                if self._sleepers:
-                    self._wake_sleeper()
-            else:
-                self._await(pending, pending.deadline)
+            self._await(pending, pending.deadline)
         except BaseException as error:
             self._poison(error)
             raise
         if pending.outcome is None:
             self._fail_late(pending)
-        assert pending.outcome is not None
-        result, failure = pending.outcome  # `result`, without the call.
-        if failure is not None:
-            raise failure
-        return result
+        return pending.result()
 
     def _call(self, pending: Pending) -> Any:
         """Send a step request and wait for its answer, combining `start` and `wait`.

@@ -181,8 +181,7 @@ class ClientConnection:
         """Send as much of `messages` on a stream as possible without waiting (`Stream.write`)."""
         with self.lock:
             self._make(call.send, *messages)
-        sending = self.sending  # `has_unsent`, without the call.
-        return not self.is_corked and bool(sending.outbound or sending.blocked)
+        return self.has_unsent()
 
     def has_unsent(self) -> bool:
         """Whether any written bytes that are not held back are still unsent."""
@@ -398,12 +397,7 @@ class ClientConnection:
                     break
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
-                    first = outbound[0]
-                    count = self._socket.send(first, self._at_once)
-                    if count == len(first):
-                        outbound.popleft()  # `sent`, without the call.
-                    else:
-                        sending.sent(count)
+                    sending.sent(self._socket.send(outbound[0], self._at_once))
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers, (), self._at_once))
@@ -562,8 +556,7 @@ class ClientConnection:
                             self.judge()
                             return True
                     if has_received:
-                        with self.lock:  # `_parse`, without the call.
-                            self._make(self._take_received)
+                        self._parse()
                         return True
                 return self._poll_and_receive(call, wait, deadline)
         finally:

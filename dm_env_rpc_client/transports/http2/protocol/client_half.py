@@ -23,9 +23,9 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     ViolationError,
     spoken,
 )
-from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, check_header
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
+from dm_env_rpc_client.transports.http2.protocol.whole_messages import WholeMessageFraming
 from dm_env_rpc_client.transports.net.status import (
     abrupt,
     code_of_http_status,
@@ -132,7 +132,7 @@ class ClientHalf(Role):
     last_stream = 0
 
     def __init__(self, address: str, max_message_bytes: int, allocate: Allocate):
-        self.framing = Framing(self, _GREETING)
+        self.framing = WholeMessageFraming(self, _GREETING)
         self.arrived: dict[int, None] = {}
         self.address = address
         self._max_message_bytes = max_message_bytes

@@ -37,18 +37,13 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     FLOW_CONTROL_ERROR,
     FRAME_HEADER,
     FRAME_SIZE_ERROR,
-    MESSAGE_PREFIX,
     NUMBER,
     WINDOW_UPDATE,
     RefusedMessageError,
     Role,
     ViolationError,
-    frame_header,
 )
-from dm_env_rpc_client.transports.http2.protocol.message_assembler import (
-    EXPECTED_BYTES,
-    MessageAssembler,
-)
+from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.send_queue import SendingStream, SendQueue
 
 _MAX_FRAMES_WITHOUT_CONTENT = 100_000
@@ -66,13 +61,6 @@ _MAX_CONTROL_FRAME = (1 << 16) - 1024
 
 _BUFFER_BYTES = 1 << 18
 """The size of the receive buffer, in bytes, which is large enough for many answers at once."""
-
-
-_FRAME_HEADER_BYTES = FRAME_HEADER.size
-_KIND_AT = 3
-"""The position of a frame's type in its header (section 4.1)."""
-
-_HEAD_BYTES = _FRAME_HEADER_BYTES + MESSAGE_PREFIX.size
 
 
 class ReceiveBuffer:
@@ -128,7 +116,7 @@ class Framing:
       is_behind: whether received bytes are left unparsed after `frames_at_once` frames. The caller
         must call `go_on` before it receives more.
       is_between_frames: whether all received bytes are parsed, no frame has begun, and the
-        connection is in its usual state, so that `whole` can be called.
+        connection is in its usual state.
       memory: the memory for received bytes while `is_between_frames`, equal to that of `buffers`.
     """
 
@@ -170,19 +158,11 @@ class Framing:
         self._frames_without_content = 0
         self.is_between_frames = False
         self.memory = [self._buffer.memory]
-        # The headers of a message in a single frame, cached: most messages have one size.
-        self._head = b""
-        self._head_count = -1
-        # For `whole`: the stream's assembler, the bytes of content that it may still accept before
-        # it looks at the windows, and those accepted that are not counted in the windows yet.
-        self._expected: tuple[memoryview, int, MessageAssembler] | None = None
-        self._whole: MessageAssembler | None = None
-        self._whole_left = self._whole_bytes = 0
 
     @property
     def receptions(self) -> int:
         """A number that grows whenever bytes are received."""
-        return self._receptions + self._whole_bytes
+        return self._receptions
 
     def open(self, stream: int, assembler: MessageAssembler | None) -> SendingStream:
         """Open a stream for sending, and also for receiving if an assembler is given."""
@@ -197,7 +177,6 @@ class Framing:
 
     def drop_content(self, stream: int) -> None:
         """Discard further messages received on a stream; it can still be used for sending."""
-        self._count_whole()
         assembler = self.receiving.pop(stream, None)
         if assembler is not None and assembler is self._content:
             self._content = None
@@ -232,76 +211,9 @@ class Framing:
                 return [direct, rest]
         return [rest]
 
-    def expect(self, stream: int, assembler: MessageAssembler) -> list[memoryview]:
-        """Return memory areas for a message of a stream whose size is `assembler.expected`.
-
-        Call this only while `is_between_frames`. If the message comes, it is received where it
-        belongs. Whatever comes instead is copied by `received`.
-        """
-        self._expected = memory, _, _ = assembler.memory(), stream, assembler
-        own = self._buffer.memory
-        return [own[:_HEAD_BYTES], memory, own[_HEAD_BYTES:]]
-
-    def expected(self, count: int) -> memoryview | None:
-        """Return the expected message if it has been received, and nothing else.
-
-        Args:
-          count: the number of bytes that were put into the result of `expect`. If the result is
-            None, `received` must process the bytes.
-        """
-        assert self._expected is not None
-        memory, stream, assembler = self._expected
-        if count != _HEAD_BYTES + len(memory) or not self._prepare_whole(count, stream, assembler):
-            return None
-        self._expected = None
-        self._whole_bytes = count - _FRAME_HEADER_BYTES
-        assembler.confirmed()
-        return memory
-
-    def _received_expected(self, count: int) -> None:
-        """Parse bytes that were put into the result of `expect`."""
-        assert self._expected is not None
-        (memory, stream, assembler), self._expected = self._expected, None
-        size, own = len(memory), self._buffer
-        head, content = min(count, _HEAD_BYTES), min(max(0, count - _HEAD_BYTES), size)
-        rest = count - head - content
-        if head == _HEAD_BYTES and self._is_whole(_HEAD_BYTES + size, stream, assembler):
-            # The beginning, or the whole, of the message; from here on as in `_begin_content`.
-            self._count_whole()
-            assembler.unacknowledged += size + MESSAGE_PREFIX.size
-            self._unacknowledged += size + MESSAGE_PREFIX.size
-            self._content, self._content_stream = assembler, stream
-            self._content_left = size - content
-            assembler.continue_in(memory, content)
-            own.start, own.end = _HEAD_BYTES, _HEAD_BYTES + rest
-            self._receptions += 1
-            self._frames_without_content = 0
-            try:
-                self._open_windows(stream, assembler)
-            except ViolationError as error:
-                self._end_by(error)
-            self.go_on()
-            return
-        assembler.surprised()
-        other = bytes(own.memory[:head]) + bytes(memory[:content])
-        other += bytes(own.memory[_HEAD_BYTES : _HEAD_BYTES + rest])
-        if not other:
-            self.received(0)
-        while other and self.failure is None:
-            taken = 0
-            for area in self.buffers():
-                part = other[taken : taken + len(area)]
-                area[: len(part)] = part
-                taken += len(part)
-            other = other[taken:]
-            self.received(taken)
-
     def received(self, count: int) -> None:
         """Parse `count` bytes that were put into `buffers`; 0 means the end of the connection."""
         self.is_between_frames = False
-        if self._expected is not None:
-            self._received_expected(count)
-            return
         if self.failure is not None:
             return
         buffer = self._buffer
@@ -309,8 +221,6 @@ class Framing:
             self.fail(self._role.close(bytes(buffer.memory[buffer.start : buffer.end])))
             return
         self._receptions += 1
-        if self._whole is not None:
-            self._count_whole()
         direct = self._direct
         if direct:
             self._direct = 0
@@ -322,79 +232,7 @@ class Framing:
             buffer.end += count - taken
         else:
             buffer.end += count
-        self.is_behind = False
-        try:
-            self._parse()  # `go_on`, without the call.
-        except (ViolationError, DmEnvRpcClientError) as error:
-            self._end_by(error)
-            self.go_on()
-
-    def whole(self, count: int, stream: int, assembler: MessageAssembler) -> memoryview | None:
-        """Accept the received bytes if, as usual, they are one message in one frame.
-
-        Args:
-          count: the number of bytes that were put into `memory` while `is_between_frames`.
-          stream: the number of the only stream that is likely to have received a message.
-          assembler: the assembler of the stream.
-
-        Returns:
-          The message, to be copied before more bytes are received, or None if `received` must
-          process the bytes.
-        """
-        memory = self._buffer.memory
-        bytes_so_far = self._whole_bytes + count
-        if (
-            count != self._head_count
-            or bytes_so_far > self._whole_left
-            or memory[:_HEAD_BYTES] != self._head
-        ):
-            if not self._prepare_whole(count, stream, assembler):
-                return None
-            bytes_so_far = count
-        self._whole_bytes = bytes_so_far - _FRAME_HEADER_BYTES
-        return memory[_HEAD_BYTES:count]
-
-    def _prepare_whole(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Prepare `whole` for messages of this size, and return whether the windows permit one."""
-        if self._buffer.memory[_KIND_AT] != DATA:
-            return False  # As with servers that send a WINDOW_UPDATE before each answer.
-        self._count_whole()
-        size = count - _FRAME_HEADER_BYTES
-        # The windows are opened by `received`, which has the errors of that, too.
-        left = min(
-            self._window - 2 * self._unacknowledged,
-            assembler.window - 2 * assembler.unacknowledged,
-        )
-        if 2 * size >= left or not self._is_whole(count, stream, assembler):
-            return False
-        self._whole, self._whole_left = assembler, (left - 1) // 2
-        return True
-
-    def _is_whole(self, count: int, stream: int, assembler: MessageAssembler) -> bool:
-        """Return whether a message in one frame begins, and remember its headers if it is small."""
-        if self.receiving.get(stream) is not assembler or assembler.is_in_message:
-            return False  # The stream has ended, or continues a message.
-        memory, size = self._buffer.memory, count - _HEAD_BYTES
-        if size < 0 or not assembler.fits(size):
-            return False
-        total = size + MESSAGE_PREFIX.size
-        head = frame_header(total, DATA, 0, stream) + MESSAGE_PREFIX.pack(0, size)
-        if memory[:_HEAD_BYTES] != head:
-            return False
-        if size >= EXPECTED_BYTES:
-            assembler.expect(size)
-        else:
-            self._head, self._head_count = head, count
-        return True
-
-    def _count_whole(self) -> None:
-        """Count the content that `whole` has accepted, before the windows are looked at."""
-        size, self._whole_bytes, self._whole_left = self._whole_bytes, 0, 0
-        if self._whole is not None:
-            self._receptions += size
-            self._unacknowledged += size
-            self._whole.unacknowledged += size
-            self._whole = None
+        self.go_on()
 
     def go_on(self) -> None:
         """Parse the received bytes."""
@@ -628,7 +466,6 @@ class Framing:
 
     def acknowledge(self, stream: int, assembler: MessageAssembler) -> None:
         """Reopen the window of a stream if at least half of the window has been used."""
-        self._count_whole()
         if assembler.unacknowledged << 1 >= assembler.window:
             self.sending.outbound.append(frames.window_update(stream, assembler.unacknowledged))
             assembler.unacknowledged = 0

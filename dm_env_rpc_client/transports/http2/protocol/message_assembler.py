@@ -181,11 +181,8 @@ class MessageAssembler:
         if self._filled == len(message):
             self.messages.append(message)
             self.partial = None
-            if self._rest:  # `expect`, without the call.
-                self._rest -= 1
-            else:
-                is_single = self.frame_bytes == len(message) + _PREFIX_BYTES
-                self.expect(len(message) if is_single else 0)
+            is_single = self.frame_bytes == len(message) + _PREFIX_BYTES
+            self.expect(len(message) if is_single else 0)
 
     def expect(self, size: int) -> None:
         """Expect a message of `size` bytes, unless it is small or this stream rests."""

@@ -20,7 +20,6 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
     ViolationError,
     spoken,
 )
-from dm_env_rpc_client.transports.http2.protocol.framing import Framing
 from dm_env_rpc_client.transports.http2.protocol.headers import (
     NO_TABLE,
     RESPONSE_BLOCK,
@@ -33,6 +32,7 @@ from dm_env_rpc_client.transports.http2.protocol.message_assembler import (
     CountedAssembler,
     MessageAssembler,
 )
+from dm_env_rpc_client.transports.http2.protocol.whole_messages import WholeMessageFraming
 from dm_env_rpc_client.transports.streams import Allocate
 
 CONNECTION_WINDOW = 1 << 24
@@ -271,7 +271,7 @@ class ServerHalf(Role):
         greeted = {frames.MAX_CONCURRENT_STREAMS: max_streams, **_GREETED}
         greeting = frames.settings_frame(greeted)
         greeting += frames.window_update(0, CONNECTION_WINDOW - frames.FIRST_WINDOW)
-        self.framing: Framing = Framing(
+        self.framing = WholeMessageFraming(
             self,
             greeting,
             CONNECTION_WINDOW,

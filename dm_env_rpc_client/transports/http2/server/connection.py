@@ -235,17 +235,11 @@ class ServerConnection:
                     break
                 if self._is_tls or len(outbound) == 1:
                     # What did not fit is tried again with the same bytes, as TLS demands.
-                    first = outbound[0]
-                    count = self._socket.send(first)
-                    if count == len(first):
-                        outbound.popleft()  # `sent`, without the call.
-                    else:
-                        sending.sent(count)
-                    has_advanced = True
+                    sending.sent(self._socket.send(outbound[0]))
                 else:
                     buffers = itertools.islice(outbound, _BUFFERS_AT_ONCE)
                     sending.sent(self._socket.sendmsg(buffers))
-                    has_advanced = True
+                has_advanced = True
         except WOULD_BLOCK:
             if has_advanced:
                 # The client takes something; `clients.py` ends connections that take nothing for
