@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,7 +24,6 @@ from dm_env_rpc_client.tensors.columns import VARIABLE, Column, batch_spec
 from dm_env_rpc_client.tensors.structures import leaves
 
 _FIRST, _MID, _LAST = dm_env.StepType
-_setitem: Callable[[Any, Any, Any], None] = operator.setitem
 
 
 class Infos(Protocol):
@@ -312,8 +310,9 @@ class EnvironmentRows(Rows):
                 if value.dtype is not dtype or value.shape != shape:
                     values = self._taken(values)
                     break
-        # Only after all values conform: a row that fails stays as it was. The loop is one of C.
-        any(map(_setitem, self._column_arrays, itertools.repeat(index), values))
+        # Only after all values conform: a row that fails stays as it was.
+        for place, array in enumerate(self._column_arrays):
+            array[index] = values[place]
 
     def _taken(self, values: list[Any]) -> list[Any]:
         """Return the values of a row as its columns take them, or raise RuntimeError."""

@@ -274,6 +274,7 @@ class EpisodeRows(Rows):
         self._mid_count = 0
         # Rows whose episode has ended, and whose next one begins in the same step.
         self._restarting: set[int] = set()
+        self._all_rows = np.arange(count)
         # The usual value of `step_type` in a batch with all rows.
         self._all_mid = bytes([_MID]) * count
 
@@ -362,13 +363,13 @@ class EpisodeRows(Rows):
         ended: list[int] = []
         if at is None and not self._restarting and kinds.tobytes() == self._all_mid:
             super().put_rows(at, taken, timestep)
-            rows = np.arange(self.count)
+            rows = self._all_rows
             self.has_begun.fill(True)
             self._terminations.fill(False)
             self._truncations.fill(False)
             self._mid_count += self.count
         else:
-            rows = np.arange(self.count)[slice(None) if at is None else at]
+            rows = self._all_rows[slice(None) if at is None else at]
             self.has_begun[rows] = True
             if self._restarting and self._restarting.issuperset(rows.tolist()):
                 self._restarting.difference_update(rows.tolist())
@@ -435,9 +436,9 @@ class EpisodeRows(Rows):
         which = slice(None) if ids is None else ids
         is_scalar = self.discount.ndim == 1
         discounts = self.discount[which].astype(np.float64 if is_scalar else self.discount.dtype)
-        if self._mid_count == self.count:
-            return {"discount": discounts, "_discount": np.ones(len(discounts), np.bool_)}
         has_discount = self._has_discount()[which]
+        if self._mid_count == self.count:
+            return {"discount": discounts, "_discount": has_discount}
         if not has_discount.any():
             return infos
         mask = has_discount.reshape(-1, *[1] * (discounts.ndim - 1))
