@@ -221,12 +221,12 @@ class EnvironmentRows(Rows):
     """
 
     def __init__(self, environment: dm_env.Environment, count: int):
-        specs = specs_of(environment)
-        self._single = FlatSpecs(*specs, getattr(environment, "default_actions", {}))
+        own = specs_of(environment)
+        self._single = FlatSpecs(*own, getattr(environment, "default_actions", {}))
         self._sends_discount = self._single.sends_discount
         # In the order in which `FlatSpecs.values` has the values of a row.
         names = self._single.observation_names
-        super().__init__(RowKind(*specs, names, True, self._sends_discount), count)
+        super().__init__(RowKind(*own, names, True, self._sends_discount), count)
         self._flatten_action = structures.flattener(self.action_spec, "action")
         self._action_shapes = [spec.shape for spec in leaves(self.action_spec)]
         self._action_of_row = self._single.action_of_row
@@ -239,6 +239,12 @@ class EnvironmentRows(Rows):
             for place, column in enumerate(self._columns)
             if column.type is None
         ]
+        # For the fast path of `step`, if the specs are one array, perhaps in a dict, and a float. A
+        # row takes 0.6 us less (`python -m tests.benchmarks --only one-core-batched`).
+        self._path, array = structures.single_leaf(own[1])
+        is_usual = isinstance(array, specs.Array) and self._types[1:] == [float]
+        self._usual: Any = self._columns[0] if is_usual and len(self._path) <= 1 else None
+        self._dtype = None if self._usual is None else self._usual.known_dtype
 
     def actions(self, action: Any) -> list[Any]:
         """Return the arrays of actions, each of shape [N, ...], in the order of their names.
@@ -274,6 +280,19 @@ class EnvironmentRows(Rows):
             kind = timestep.step_type
             if kind is was is _MID:
                 # The kind and a default discount have not changed since the last step.
+                value, reward, discount = timestep.observation, timestep.reward, timestep.discount
+                if self._path:
+                    is_single = type(value) is dict and len(value) == 1
+                    value = value.get(self._path[0]) if is_single else None
+                if (
+                    type(value) is np.ndarray
+                    and value.dtype is self._dtype
+                    and value.shape == self._usual.shape
+                    and type(reward) is type(discount) is float
+                    and discount == 1.0
+                ):
+                    self._usual.array[index], self._reward[index] = value, reward
+                    return
                 self._write(index, self._single.values(timestep))
                 return
             if kind is not _MID:
