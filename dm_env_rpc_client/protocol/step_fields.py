@@ -68,6 +68,7 @@ class EntryWriter:
         sent even if they are out of range, because they may still tell the agent something.
 
     Attributes:
+      around: the constant bytes before and after elements of a fixed size; None for other fields.
       elements: returns the bytes of a value's elements, to be placed between the two parts of
         `around`; raises SpecError as `write` does.
     """
@@ -81,20 +82,15 @@ class EntryWriter:
         self._fixed_shape = None if field.variable else _encode_shape(field.shape)
         self._is_integer = self.takes_integer(field)
         self._known: dict[int | str, tuple[Buffer, ...]] = {}
-        self._around: tuple[bytes, bytes] | None = None
+        self.around: tuple[bytes, bytes] | None = None
         self.elements = _elements_of(field, check_range)
         count = _product(field.shape)
         if self._fixed_shape is not None and count:
             if field.codec.is_block:
                 size = count * field.codec.dtype.itemsize
-                self._around = self._around_block(size, self._fixed_shape)
+                self.around = self._around_block(size, self._fixed_shape)
             elif check_range and _fits_bytes(field):
-                self._around = self._around_block(count, self._fixed_shape)
-
-    @property
-    def around(self) -> tuple[bytes, bytes] | None:
-        """The constant bytes before and after elements of a fixed size; None for other fields."""
-        return self._around
+                self.around = self._around_block(count, self._fixed_shape)
 
     @staticmethod
     def takes_integer(field: TensorField) -> bool:
@@ -111,11 +107,11 @@ class EntryWriter:
         known: int | str | None = None
         if self._is_integer:
             known = as_integer(value)
-        elif self._around is not None:
+        elif self.around is not None:
             elements = self.elements(value)
             if type(elements) is np.ndarray:  # As a view whose length is its size in bytes.
                 elements = self._codec.memory(elements)
-            return self._around[0], elements, self._around[1]
+            return self.around[0], elements, self.around[1]
         elif type(value) is str and len(value) <= _MAX_KNOWN_LENGTH:
             known = value
         if known is None:
@@ -129,8 +125,8 @@ class EntryWriter:
 
     def _entry(self, array: Any) -> tuple[Buffer, ...]:
         field, codec = self._field, self._codec
-        if self._around is not None:
-            return self._around[0], codec.memory(array), self._around[1]
+        if self.around is not None:
+            return self.around[0], codec.memory(array), self.around[1]
         if codec.dtype.kind == "O" or not array.size:
             tensor = packing.pack_array(array, codec, field.label).SerializeToString()
         else:
@@ -203,13 +199,9 @@ def _fits_bytes(field: TensorField) -> bool:
     This applies to the discrete actions of a batch, each of which costs no encoding then.
     """
     low, high = field.bounds
-    is_array = bool(field.shape) and not field.variable and field.codec.dtype.kind in "iu"
-    return (
-        is_array
-        and low is not None
-        and high is not None
-        and bool(np.min(low) >= 0 and np.max(high) <= 0x7F)
-    )
+    if low is None or high is None or field.variable or not field.shape:
+        return False
+    return field.codec.dtype.kind in "iu" and bool(np.min(low) >= 0 and np.max(high) <= 0x7F)
 
 
 def as_integer(value: Any) -> int | None:

@@ -49,14 +49,14 @@ class InPlace(dm_env.Environment):
 def unsent(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each answer sent in parts, whether the socket has left some of it."""
     found: list[bool] = []
-    send = ServerConnection.send_parts_alone
+    send = ServerConnection.send_alone
 
     def noted(own: ServerConnection, call: Any, answer: Any) -> bool:
         is_sent = send(own, call, answer)
         found.append(bool(own.half.framing.sending.outbound))
         return is_sent
 
-    monkeypatch.setattr(ServerConnection, "send_parts_alone", noted)
+    monkeypatch.setattr(ServerConnection, "send_alone", noted)
     return found
 
 

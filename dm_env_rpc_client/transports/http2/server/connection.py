@@ -254,20 +254,24 @@ class ServerConnection:
             if self._mask != select.EPOLLIN:
                 self._watch(select.EPOLLIN)
 
-    def send_alone(self, call: ServerCall, answer: bytes) -> bool:
+    def send_alone(self, call: ServerCall, answer: bytes | Parts) -> bool:
         """Send an answer if no other bytes are waiting. The caller must hold `lock`.
+
+        What the socket accepts of an answer in parts is not copied.
 
         Returns:
           Whether the answer was sent or queued. If it was not, `ServerCall.send` must send it.
         """
         if self.sending.outbound or not self.is_open:
             return False
-        size = len(answer)
+        size = answer.size if isinstance(answer, Parts) else len(answer)
         head = call.head(size)
         if head is None:
             return False
         try:
-            if size > COPIED_BYTES:
+            if isinstance(answer, Parts):
+                count = self._socket.sendmsg((head, *answer.buffers))
+            elif size > COPIED_BYTES:
                 count = self._socket.sendmsg((head, answer))
             else:
                 count = self._socket.send(head + answer)
@@ -276,31 +280,12 @@ class ServerConnection:
         except OSError:
             return True  # The end is received, too.
         if count != len(head) + size:
-            self._queue_rest(count, head, answer)
+            # The rest is queued like any other answer.
+            rest = answer.joined() if isinstance(answer, Parts) else answer
+            self.sending.outbound.extend((head, rest))
+            self.sending.sent(count)
+            self.flush()
         return True
-
-    def send_parts_alone(self, call: ServerCall, answer: Parts) -> bool:
-        """Send a large answer like `send_alone`, without a copy of what the socket accepts."""
-        if self.sending.outbound or not self.is_open:
-            return False
-        head = call.head(answer.size)
-        if head is None:
-            return False
-        try:
-            count = self._socket.sendmsg((head, *answer.buffers))
-        except WOULD_BLOCK:
-            count = 0
-        except OSError:
-            return True
-        if count != len(head) + answer.size:
-            self._queue_rest(count, head, answer.joined())
-        return True
-
-    def _queue_rest(self, count: int, *sent: bytes) -> None:
-        """Queue what the socket has not accepted of an answer, like any other answer."""
-        self.sending.outbound.extend(sent)
-        self.sending.sent(count)
-        self.flush()
 
     def is_alone(self, served: ServedStream) -> None:
         """Record a stream as the connection's only one (`alone`), unless the socket uses TLS."""
@@ -465,17 +450,14 @@ class ServedStream:
         """
         connection, call = self.connection, self.call
         with connection.lock:
-            is_alone = at_once and connection.alone is self
-            if type(answer) is bytes:  # The usual case, tested first.
-                if is_alone and connection.send_alone(call, answer):
-                    return True
-            elif isinstance(answer, Parts):
-                if is_alone and connection.send_parts_alone(call, answer):
-                    return True
-                answer = answer.joined()
             if isinstance(answer, StreamStatusError):
                 call.finish(answer.code, str(answer))
             else:
+                is_alone = at_once and connection.alone is self
+                if is_alone and connection.send_alone(call, answer):
+                    return True
+                if isinstance(answer, Parts):
+                    answer = answer.joined()
                 call.send(answer)
                 if self.is_counted and len(connection.served) == 1:
                     connection.is_alone(self)
