@@ -502,9 +502,10 @@ class ClientConnection:
                 receiver.buffers = None
                 return whole if large_bytes else bytearray(whole)
         finally:
-            working.discard(me)
+            # First, and before any other call, behind which an interrupt may be raised.
             if held:
                 self._receiving.release()
+            working.discard(me)
             if self.is_closed:
                 self._dispose_unless_receiving()
             if self._waiters:
@@ -560,12 +561,12 @@ class ClientConnection:
                         return True
                 return self._poll_and_receive(call, wait, deadline)
         finally:
+            if waits:  # Before any call, as in `exchange`.
+                self._waiters -= 1
             working.discard(me)
             # After the lock was released: `shut_down` may have failed to get it just before.
             if self.is_closed:
                 self._dispose_unless_receiving()
-            if waits:
-                self._waiters -= 1
             if is_shared and self._waiters:
                 # Locks are not fair: yield to the threads whose messages this thread received.
                 time.sleep(_YIELD_SECONDS)

@@ -316,6 +316,44 @@ def test_an_interrupt_leaves_no_answer_behind() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_an_interrupt_at_the_end_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the socket would stay open, and the other streams of a shared one would wait."""
+
+    class HandlerError(Exception):
+        """What the handler of a signal raises, as after any call."""
+
+    class Interrupted(set[int]):
+        is_due = False
+
+        def discard(self, element: int, /) -> None:
+            super().discard(element)
+            if self.is_due:
+                raise HandlerError
+
+    working = Interrupted()
+    monkeypatch.setattr(http2_connection, "working", working)
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(3):
+            assert next_request(connection) == number
+            connection.sendall(data(answer_to(number)))
+        until_closed(connection)
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        for number in range(2):
+            connection.send(numbered(number))
+        stream: Any = connection._stream
+        working.is_due = True
+        with pytest.raises(HandlerError):
+            connection.send(numbered(2))
+        working.is_due = False
+        assert not stream._connection._receiving.locked()
+        assert not connection.is_usable
+        connection.close()
+        assert stream._connection._socket.fileno() == -1
+
+
 def test_what_interprets_an_answer_may_ask_in_turn() -> None:
     def script(connection: socket.socket) -> None:
         greet(connection)
