@@ -5,6 +5,7 @@ A count that is missing between two observations is an answer that was lost.
 
 from __future__ import annotations
 
+import faulthandler
 import random
 import signal
 import sys
@@ -72,6 +73,10 @@ class CountingGym(gymnasium.Env[Any, Any]):
 
 _AGAIN_SECONDS = 1.0
 """Until another interrupt: Python ignores one that comes in a callback of a weak reference."""
+
+
+_HANGS_SECONDS = 450
+"""After which the program tells where its threads are, and ends: before the test gives up."""
 
 
 class _Interrupt(BaseException):
@@ -211,4 +216,5 @@ if __name__ == "__main__":
     from tests.support.both_transports import obey
 
     obey()
+    faulthandler.dump_traceback_later(_HANGS_SECONDS, exit=True)
     print(*interrupt_steps(WAYS[sys.argv[1]], sys.argv[2], int(sys.argv[3])))

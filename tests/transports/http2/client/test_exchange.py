@@ -325,7 +325,7 @@ def test_an_interrupt_at_the_end_leaves_no_lock(monkeypatch: pytest.MonkeyPatch)
     class Interrupted(set[int]):
         is_due = False
 
-        def discard(self, element: int, /) -> None:
+        def discard(self, element: object, /) -> None:
             super().discard(element)
             if self.is_due:
                 raise HandlerError
