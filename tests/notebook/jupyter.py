@@ -16,6 +16,8 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+from tests.support.stopwatch import patience
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -89,7 +91,7 @@ def jupyter_lab(folder: Path, private: Path) -> Iterator[str]:
 
 
 def _wait_for_server(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + patience(60)
     while time.monotonic() < deadline and process.poll() is None:
         for path in runtime.glob("jpserver-*.json"):
             with contextlib.suppress(OSError, ValueError):
