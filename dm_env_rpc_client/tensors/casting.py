@@ -12,6 +12,7 @@ rounding is an error.
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,10 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
 
 def _from_array(value: Any, where: str) -> Array:
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    # `np.ma` is loaded on first use, in the first step. That takes 10 ms, and an interrupt meanwhile
+    # can leave Python's import lock taken. Where it is not loaded, nothing is masked.
+    masked_type = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked_type and isinstance(value, masked_type) and np.ma.is_masked(value):
         raise SpecError(
             f"{where}: has masked elements, which the protocol cannot represent; fill them first"
         )
