@@ -194,8 +194,8 @@ def protocol_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:
 
 
 def _from_array(value: Any, where: str) -> Array:
-    # `np.ma` is loaded on first use, in the first step. That takes 10 ms, and an interrupt meanwhile
-    # can leave Python's import lock taken. Where it is not loaded, nothing is masked.
+    # `np.ma` is loaded on first use: in the first step, for 10 ms, in which an interrupt can leave
+    # Python's import lock taken. Where it is not loaded, nothing is masked.
     masked_type = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     if masked_type and isinstance(value, masked_type) and np.ma.is_masked(value):
         raise SpecError(
