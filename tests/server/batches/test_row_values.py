@@ -43,7 +43,7 @@ STRUCTURES: dict[str, Any] = {
     "a dict": {"seen": SEEN},
 }
 
-ENDS: dict[str, tuple[Any, Any]] = {
+REWARDS_AND_DISCOUNTS: dict[str, tuple[Any, Any]] = {
     "an int": (2, 1.0),
     "a float of NumPy": (np.float32(0.5), np.float64(1.0)),
     "an array": (np.array(0.5), np.array(1.0)),
@@ -85,7 +85,7 @@ class Odd(dm_env.Environment):
             elif self._kind == "structure":
                 observation = STRUCTURES[self._name]
             else:
-                reward, discount = ENDS[self._name]
+                reward, discount = REWARDS_AND_DISCOUNTS[self._name]
         return dm_env.TimeStep(dm_env.StepType.MID, reward, discount, observation)
 
     def action_spec(self) -> specs.Array:
@@ -129,7 +129,11 @@ def seen(address: str, settings: Mapping[str, Any]) -> list[Any]:
 
 CASES = [
     (kind, name)
-    for kind, names in (("observation", OBSERVATIONS), ("structure", STRUCTURES), ("ends", ENDS))
+    for kind, names in (
+        ("observation", OBSERVATIONS),
+        ("structure", STRUCTURES),
+        ("reward and discount", REWARDS_AND_DISCOUNTS),
+    )
     for name in names
 ]
 
