@@ -43,7 +43,7 @@ STRUCTURES: dict[str, Any] = {
     "a dict": {"seen": SEEN},
 }
 
-REWARDS_AND_DISCOUNTS: dict[str, tuple[Any, Any]] = {
+REWARDS_AND_DISCOUNTS: dict[str, Any] = {
     "an int": (2, 1.0),
     "a float of NumPy": (np.float32(0.5), np.float64(1.0)),
     "an array": (np.array(0.5), np.array(1.0)),
@@ -127,15 +127,12 @@ def seen(address: str, settings: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-CASES = [
-    (kind, name)
-    for kind, names in (
-        ("observation", OBSERVATIONS),
-        ("structure", STRUCTURES),
-        ("reward and discount", REWARDS_AND_DISCOUNTS),
-    )
-    for name in names
-]
+KINDS: dict[str, dict[str, Any]] = {
+    "observation": OBSERVATIONS,
+    "structure": STRUCTURES,
+    "reward and discount": REWARDS_AND_DISCOUNTS,
+}
+CASES = [(kind, name) for kind, names in KINDS.items() for name in names]
 
 
 @pytest.mark.parametrize("is_bare", [False, True])
