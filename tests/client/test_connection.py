@@ -105,6 +105,29 @@ def test_a_callback_of_a_future_may_send_requests_of_its_own(echo_server: Script
         assert answered.result(20) == extension(2)
 
 
+def test_an_interrupt_once_an_answer_is_read_ends_the_connection(
+    echo_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next request would get the answer that was dropped, or wait for it forever."""
+    with connect(echo_server.address, request_timeout=60) as connection:
+        read = connection._stream.read
+
+        def interrupted(timeout: float, until_sent: bool = False) -> bytes | None:
+            if threading.current_thread() is not threading.main_thread():
+                return None  # The thread of futures leaves the answer to this one.
+            while read(timeout, until_sent) is None:
+                pass
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(connection._stream, "read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.submit(extension(1)).result()
+        monkeypatch.undo()
+        with pytest.raises(ConnectionLostError) as lost, time_limit(5):
+            connection.send(extension(2))
+        assert isinstance(lost.value.__cause__, KeyboardInterrupt)
+
+
 @pytest.mark.parametrize("timeout", [0.0, 1e-4])
 def test_waits_that_time_out_leave_nothing_behind(timeout: float) -> None:
     answers = threading.Event()

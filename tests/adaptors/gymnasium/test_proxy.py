@@ -62,6 +62,11 @@ def test_every_kind_of_space_and_its_elements(mirror_server: Server, kind: str) 
             assert observation in SPACES[kind]
 
 
+def test_a_step_before_the_first_reset_is_refused(mirror_server: Server) -> None:
+    with proxy(mirror_server) as remote, pytest.raises(gymnasium.error.ResetNeeded):
+        remote.step(remote.action_space.sample())
+
+
 @pytest.mark.parametrize("kind", SPACES)
 def test_a_client_of_dm_env_sees_specs_that_it_can_work_with(
     mirror_server: Server, kind: str

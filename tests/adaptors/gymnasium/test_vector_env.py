@@ -66,6 +66,18 @@ class Short(dm_env.Environment):
         return end(2.0, observation)
 
 
+class Discounted(Short):
+    """Has a discount of two values."""
+
+    def discount_spec(self) -> specs.Array:
+        return specs.Array((2,), np.float64)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        timestep = super().step(action)
+        discount = np.zeros(2) if timestep.last() else np.array([0.5, 0.25])
+        return timestep._replace(discount=discount)
+
+
 @pytest.fixture
 def short() -> Iterator[Server]:
     with serve(Short) as server:
@@ -525,3 +537,14 @@ def test_infos_of_some_rows_have_as_many(num_batches: int) -> None:
                 if is_last:
                     assert len(infos["final_obs"]) == len(infos["_final_obs"]) == len(ids)
             assert sorted(seen) == list(range(5))
+
+
+def test_the_discounts_of_rows_that_begin_beside_others_are_masked() -> None:
+    """A row that begins an episode has no discount; those beside it have theirs, value by value."""
+    settings = [{"length": 1}, {"length": 9}]
+    with serve(Discounted) as server, vector(server.address, 2, settings) as env:
+        env.reset()
+        env.step(np.array([1, 1]))
+        info = env.step(np.array([1, 1]))[4]
+        np.testing.assert_array_equal(info["_discount"], [False, True])
+        np.testing.assert_array_equal(info["discount"], [[0, 0], [0.5, 0.25]])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import warnings
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from dm_env_rpc_client import (
     BatchedEnvironment,
     Connection,
+    DmEnvRpcError,
     connect,
+    connect_async,
     create_world,
     dm_env_rpc_pb2,
     join_world,
@@ -146,3 +149,19 @@ async def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(
 def test_ctrl_c_at_any_moment_of_close_ends_the_world(count: int) -> None:
     finished = run_python("-m", ctrl_c_in_close.__name__, count, timeout=280)
     assert int(finished.stdout) > 0
+
+
+async def test_a_connection_that_is_freed_is_not_logged_as_lost(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dm_env_rpc_client")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        connection = await connect_async(server.address)
+        pipeline = connection._pipeline
+        with pytest.raises(DmEnvRpcError):
+            await connection.send(dm_env_rpc_pb2.DestroyWorldRequest(world_name="none"))
+        del connection
+        gc.collect()
+        assert await settles_async(lambda: pipeline.poisoned_by is not None)
+    assert "unusable" not in caplog.text
