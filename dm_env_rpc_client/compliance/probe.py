@@ -72,7 +72,6 @@ class Probe:
       security: the arguments of `connect` for TLS, tokens and unencrypted connections.
 
     Attributes:
-      is_clean: whether every answer so far was valid for its request.
       is_open: True until `close` or `abort` is called.
       was_answered: whether an answer was received.
       was_refused: whether a request got an error, after which the server may close the stream.
@@ -87,7 +86,6 @@ class Probe:
         self._stream = open_stream(Endpoint(address, transport="grpc", **security), timeout)
         self._timeout = timeout
         self._sent: collections.deque[envelopes.Request | None] = collections.deque(maxlen=_LAST)
-        self.is_clean = True
         self.is_open = True
         self.was_answered = False
         self.was_refused = False
@@ -246,8 +244,7 @@ class Probe:
         is_unanswered: bool = False,
         concerns: tuple[str, ...] = (),
     ) -> ViolationError:
-        """Return a ViolationError with the last requests, and set `is_clean` to False."""
-        self.is_clean = False
+        """Return a ViolationError with the last requests."""
         if isinstance(received, protobuf_message.Message):
             received = describe(received)
         shown = max(1, self.pending + (not is_unanswered))
@@ -281,8 +278,9 @@ def _named(field: str) -> str:
 Actions = Mapping[int, dm_env_rpc_pb2.Tensor]
 
 # Checks that report violations which any check may encounter; see ViolationError.
-_STATES = ("states_follow_each_other",)
-_NUMBERS_OF_STATES = ("states_are_those_of_the_protocol",)
+_STATES: tuple[str, ...] = ("states_follow_each_other",)
+_RESETS = ("a_reset_ends_the_sequence", *_STATES)
+_NUMBERS_OF_STATES: tuple[str, ...] = ("states_are_those_of_the_protocol",)
 _VALID_ACTIONS = ("actions_at_their_bounds_are_taken", "what_is_requested_is_returned")
 _LAST_STEPS = ("the_last_step_returns_observations",)
 
@@ -331,6 +329,8 @@ class ProbeAgent:
         """Record that the world was joined on `probe`, and adopt the specs in `response`."""
         self.probe = probe
         self.state = State.JOINED
+        # The checks of the request that ended the last sequence.
+        self._ended_by = _STATES
         self._timestep = dm_env.restart({})
         self.adopt(response.specs)
 
@@ -404,7 +404,7 @@ class ProbeAgent:
         """Take a valid step, or raise ViolationError if it is refused or returns a wrong state."""
         concerns: tuple[str, ...] = ()
         if actions is None:  # Given actions are the subject of the check itself.
-            concerns = _VALID_ACTIONS if self.state is State.RUNNING else _STATES
+            concerns = _VALID_ACTIONS if self.state is State.RUNNING else self._ended_by
         return self.took(self.probe.accept(self.request(actions, requested), expected, concerns))
 
     def try_step(self, actions: Actions, refusal: str) -> None:
@@ -440,7 +440,7 @@ class ProbeAgent:
         concerns = _NUMBERS_OF_STATES
         try:
             after = State.of_response(response.state)
-            concerns = _STATES
+            concerns = self._ended_by
             lifecycle.advance(self.state, "step", after)
         except ProtocolError as error:
             expected = f"a state that can follow {self.state.name}: {error}"
@@ -450,6 +450,7 @@ class ProbeAgent:
                 lifecycle.step_type(self.state, after), None, None, self._unpacked(response)
             )
         self.state = after
+        self._ended_by = _STATES
         return response
 
     def run(self) -> None:
@@ -490,7 +491,7 @@ class ProbeAgent:
     def begin(self, expected: str) -> None:
         """Step with `first_actions`, or raise ViolationError if this does not begin a sequence."""
         request = self.request(self.first_actions())
-        response = self.took(self.probe.accept(request, expected, _STATES))
+        response = self.took(self.probe.accept(request, expected, self._ended_by))
         if self.state is not State.RUNNING:
             raise self.probe.violation(f"{expected}, in state RUNNING", response)
 
@@ -514,6 +515,7 @@ class ProbeAgent:
         """Record that the agent or its world was reset."""
         if self.state is State.RUNNING:
             self.state = State.INTERRUPTED
+            self._ended_by = _RESETS
 
     def reset_if_offered(self) -> None:
         """Reset the agent if the server supports Reset."""

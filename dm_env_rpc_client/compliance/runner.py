@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.compliance.check import Check
 from dm_env_rpc_client.compliance.checks import (
     actions,
@@ -242,7 +243,9 @@ class Suite:
         if violation.is_unanswered:
             outcome = Outcome.FAILED
             is_first = check is foundations.the_server_can_be_checked
-            fault = None if is_first else self._fault()
+            # Without a world, the server is not asked again; if this process launched it, it may
+            # have ended.
+            fault = self._end(violation) if is_first else self._fault()
             if fault is None:
                 self._suspect = check
             elif self._suspect is not None and not was_answered:
@@ -284,8 +287,14 @@ class Suite:
                 if self._facts.answers_leave and not probe.is_answered():
                     return "no answer on a new connection"
         except DmEnvRpcClientError as error:
-            return f"no connection: {error}"
+            return self._end(error) or f"no connection: {error}"
         return None
+
+    def _end(self, error: BaseException) -> str | None:
+        """Return how the server ended, if this process launched it and it has ended."""
+        lost = error.__cause__ if isinstance(error, ViolationError) else error
+        end = None if lost is None else server_ends.end_of(self._address, lost)
+        return None if end is None else str(end)
 
 
 def _is_gone_since(check: Check) -> str:

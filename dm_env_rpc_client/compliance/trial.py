@@ -128,8 +128,14 @@ class Trial:
         Raises:
           As `connect` and `Probe.ask`.
         """
+        first: ViolationError | None = None
         for is_last in _attempts():
-            probe = self.connect()
+            try:
+                probe = self.connect()
+            except DmEnvRpcClientError as error:
+                if first is None:
+                    raise
+                raise first from error  # The server has ended since.
             try:
                 answer = probe.ask(request, expected)
                 if is_last or not isinstance(answer, status_pb2.Status):
@@ -137,6 +143,7 @@ class Trial:
             except ViolationError as violation:
                 if is_last or not violation.is_unanswered:
                     raise
+                first = first or violation
             probe.close()
         raise AssertionError("the last attempt must return or raise")
 
@@ -344,7 +351,7 @@ class Trial:
         return kept
 
     def _has_left(self, probe: Probe) -> bool:
-        if not probe.is_open or not probe.is_clean or probe.pending:
+        if not probe.is_open or probe.pending:
             return False
         try:
             probe.ask(dm_env_rpc_pb2.LeaveWorldRequest())

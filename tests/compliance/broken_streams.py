@@ -218,6 +218,15 @@ class DestroysTheCallerOwnWorld(Session):
         return pb2.DestroyWorldResponse()
 
 
+@breaks("a_world_with_an_agent_is_destroyed_in_one_of_three_ways")
+class DestroysAWorldInUseUnderAgentsWhoStepOn(Worlds):
+    """The agent that asks is told nothing either."""
+
+    def destroy(self, name: str) -> None:
+        self.find(name)
+        del self.worlds[name]
+
+
 class _RefusingWorlds(Worlds):
     def __init__(self) -> None:
         super().__init__()
@@ -247,6 +256,30 @@ class RefusesWhenTheAgentHasLeft(Session):
 class TakesInvalidCreateSettings(Worlds):
     def create(self, settings: Mapping[str, Any]) -> str:
         return super().create({})
+
+
+@breaks("unknown_create_settings_are_refused")
+class TakesMisspeltCreateSettings(Worlds):
+    """It refuses the one that the options name."""
+
+    def create(self, settings: Mapping[str, Any]) -> str:
+        return super().create({name: 1 for name in settings if name == "unknown"})
+
+
+@breaks("unknown_join_settings_are_refused")
+class TakesMisspeltJoinSettings(Session):
+    def on_join_world(self, request: Any) -> Any:
+        for name in set(request.settings) - {"unknown"}:
+            del request.settings[name]
+        return super().on_join_world(request)
+
+
+@breaks("unknown_reset_settings_are_refused")
+class TakesMisspeltResetSettings(Session):
+    def on_reset(self, request: Any) -> Any:
+        for name in set(request.settings) - {"unknown"}:
+            del request.settings[name]
+        return super().on_reset(request)
 
 
 @breaks("worlds_are_independent")

@@ -219,7 +219,7 @@ def test_a_server_with_room_for_one_world() -> None:
         def create(self, settings: Any) -> str:
             if self.worlds:
                 raise playground.RequestError("there is a world")
-            self.worlds[""] = playground.World()
+            self.worlds[""] = self.worlds.pop(super().create(settings))
             return ""
 
     class Session(playground.Session):

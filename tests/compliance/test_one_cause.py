@@ -28,6 +28,8 @@ GATE = (
     # A request on whose answer other checks build.
     "answers a leave twice",
     "gives all worlds one name",
+    # A request that has several checks.
+    "destroys a world in use under agents who step on",
     # A stream that ends.
     "sends what is no message",
     # A rule with several checks.

@@ -63,11 +63,44 @@ def a_world_can_be_joined(trial: Trial) -> None:
 
     A violation is an error because every client depends on joining and stepping.
     """
-    trial.join().step(
-        {},
-        expected="a StepResponse right after the JoinWorld; if the world waits for other agents, "
-        "pass --companions N",
+    agent = trial.join()
+    agent.took(
+        agent.probe.accept(
+            agent.request({}),
+            "a StepResponse right after the JoinWorld; if the world waits for other agents, pass "
+            "--companions N",
+            ("a_first_step_needs_no_actions",),
+        )
     )
+
+
+@reference(
+    "StepRequest/Response",
+    "A step that begins a sequence ignores its actions, so it needs none.",
+    needs=(a_world_can_be_joined,),
+    otherwise="a first step without actions is refused",
+)
+def a_first_step_needs_no_actions(trial: Trial) -> None:
+    """Begin a sequence without actions; if the server refuses, begin it with valid ones.
+
+    A violation is an error because a client has nothing to act on before its first observations.
+    """
+    agent = trial.join()
+    answer = agent.probe.ask(agent.request({}))
+    if not _is_error(answer):
+        return
+    violation = agent.probe.violation(
+        "a first step without actions: the server must ignore the actions of a step that begins a "
+        "sequence, that is, after a JoinWorld, a Reset or the end of a sequence, and so cannot "
+        "demand any",
+        answer,
+    )
+    if trial.options.load_policy() is not None:
+        raise NotOfferedError("the policy chooses actions only for steps within a sequence")
+    trial.recover(agent)
+    if not _is_error(agent.probe.ask(agent.request(agent.valid_actions()))):
+        raise violation
+    raise NotOfferedError(f"no first step is taken, with or without actions: {answer.message}")
 
 
 _Invalid: TypeAlias = dm_env_rpc_pb2.StepRequest | dm_env_rpc_pb2.JoinWorldRequest

@@ -18,7 +18,10 @@ from dm_env_rpc_client.compliance.checks.world_independence import (
     agents_of_one_world_have_their_own_states,
 )
 from dm_env_rpc_client.compliance.checks.worlds import (
+    UNKNOWN_IS_NOT_MENTIONED,
     a_world_can_be_joined_from_another_connection,
+    refuse_unknown_setting,
+    unknown_join_settings_are_refused,
 )
 from dm_env_rpc_client.compliance.outcome import NotOfferedError, Takes
 from dm_env_rpc_client.compliance.probe import Probe, ProbeAgent, describe, step_together
@@ -240,6 +243,22 @@ def invalid_reset_settings_are_refused(trial: Trial) -> None:
         agent.probe.refuse(request, f"an error, because the setting {name!r} is invalid")
         if trial.facts.errors_are_no_ops:
             agent.check_is_running("the refused Reset did not end the sequence")
+
+
+@_of_resets(
+    "The settings of a Reset are for the agent's next sequence.",
+    leniency=UNKNOWN_IS_NOT_MENTIONED,
+    explained_by=(invalid_reset_settings_are_refused, unknown_join_settings_are_refused),
+)
+def unknown_reset_settings_are_refused(trial: Trial) -> None:
+    """Send a Reset with the configured settings and an unknown one.
+
+    A violation is a warning because the documents do not mention unknown settings. A client that
+    misspells a setting is not told that it has no effect.
+    """
+    settings = pack_settings(trial.options.reset_settings)
+    request = dm_env_rpc_pb2.ResetRequest(settings=settings)
+    refuse_unknown_setting(trial.join().probe, request)
 
 
 @_of_states("A joined agent has one of three states after a step.", needs=(a_world_can_be_joined,))

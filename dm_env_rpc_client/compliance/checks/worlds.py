@@ -26,6 +26,14 @@ _of_destruction = functools.partial(reference, "DestroyWorldRequest/Response")
 _of_several_worlds = functools.partial(reference, "Multiple world support")
 
 
+_UNKNOWN_SETTING = "no such setting"
+
+UNKNOWN_IS_NOT_MENTIONED = (
+    "the documents do not mention unknown settings, and a client sends only settings that the "
+    "server has"
+)
+
+
 def destroy_world(trial: Trial, probe: Probe, name: str) -> None:
     """Destroy a world created by the check, or raise ViolationError if the server refuses."""
     _check_creates(trial)
@@ -39,6 +47,17 @@ def _check_creates(trial: Trial) -> None:
         raise NotOfferedError(
             "the options specify an existing world, so no world is created or destroyed"
         )
+
+
+def refuse_unknown_setting(
+    probe: Probe,
+    request: dm_env_rpc_pb2.CreateWorldRequest
+    | dm_env_rpc_pb2.JoinWorldRequest
+    | dm_env_rpc_pb2.ResetRequest,
+) -> None:
+    """Send a valid request with an additional setting, which the server should refuse."""
+    request.settings[_UNKNOWN_SETTING].int64s.array.append(1)
+    probe.refuse(request, f"an error, because there is no setting {_UNKNOWN_SETTING!r}")
 
 
 @_of_creation(
@@ -86,6 +105,23 @@ def invalid_create_settings_are_refused(trial: Trial) -> None:
         request.settings[name].CopyFrom(tensor)
         probe = trial.usable(probe)
         probe.refuse(request, f"an error, because the setting {name!r} is invalid")
+
+
+@_of_creation(
+    "A world is created with the provided settings.",
+    leniency=UNKNOWN_IS_NOT_MENTIONED,
+    needs=(a_failed_request_is_answered,),
+    explained_by=(invalid_create_settings_are_refused,),
+    otherwise="unknown settings are not refused",
+)
+def unknown_create_settings_are_refused(trial: Trial) -> None:
+    """Try to create a world with the valid settings and an unknown one.
+
+    A violation is a warning because the documents do not mention unknown settings. A client that
+    misspells a setting is not told that it has no effect.
+    """
+    _check_creates(trial)
+    refuse_unknown_setting(trial.connect(), trial.create_request())
 
 
 @_of_creation(
@@ -225,25 +261,6 @@ def an_unknown_world_cannot_be_destroyed(trial: Trial) -> None:
 
 
 @_of_destruction(
-    "A connection cannot destroy the world that it is joined to.",
-    leniency="a client leaves its world before it destroys it",
-    needs=(an_error_changes_no_state, names_of_worlds_are_unique),
-)
-def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
-    """Try to destroy the joined world before and during a sequence, and continue stepping.
-
-    A violation is a warning because the refusal protects a client from its own mistake only.
-    """
-    agent = trial.join()
-    request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=agent.world_name)
-    expected = "an error, because this connection is joined to the world"
-    agent.probe.refuse(request, expected)
-    agent.begin("a first step, because the world was not destroyed")
-    agent.probe.refuse(request, expected)
-    agent.step(expected="a StepResponse, because the world was not destroyed")
-
-
-@_of_destruction(
     "A world with a joined agent is destroyed at once, later, or not at all.",
     needs=(a_failed_request_is_answered, names_of_worlds_are_unique),
     takes=Takes(connections=2),
@@ -272,8 +289,31 @@ def a_world_with_an_agent_is_destroyed_in_one_of_three_ways(trial: Trial) -> Non
     if isinstance(answer, status_pb2.Status):
         agent.step(expected=f"a StepResponse, because the DestroyWorld got {describe(answer)}")
         return
-    trial.forget_world(agent.world_name)
     agent.refuse_step("an error, because the world was destroyed")
+    trial.forget_world(agent.world_name)
+
+
+@_of_destruction(
+    "A connection cannot destroy the world that it is joined to.",
+    leniency="a client leaves its world before it destroys it",
+    needs=(a_failed_request_is_answered, names_of_worlds_are_unique),
+    explained_by=(a_world_with_an_agent_is_destroyed_in_one_of_three_ways,),
+)
+def a_joined_connection_cannot_destroy_its_world(trial: Trial) -> None:
+    """Try to destroy the joined world before and during a sequence, and continue stepping.
+
+    If errors are not no-ops, try it only before the sequence.
+
+    A violation is a warning because the refusal protects a client from its own mistake only.
+    """
+    agent = trial.join()
+    request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=agent.world_name)
+    expected = "an error, because this connection is joined to the world"
+    agent.probe.refuse(request, expected)
+    if trial.facts.errors_are_no_ops:
+        agent.begin("a first step, because the world was not destroyed")
+        agent.probe.refuse(request, expected)
+        agent.step(expected="a StepResponse, because the world was not destroyed")
 
 
 @_of_joining("Invalid settings are refused.", needs=(a_failed_request_is_answered,))
@@ -291,6 +331,22 @@ def invalid_join_settings_are_refused(trial: Trial) -> None:
         probe = trial.usable(probe)
         probe.refuse(request, f"an error, because the setting {setting!r} is invalid")
     trial.join(trial.usable(probe), name)
+
+
+@_of_joining(
+    "A world is joined with the settings provided.",
+    leniency=UNKNOWN_IS_NOT_MENTIONED,
+    needs=(a_failed_request_is_answered,),
+    explained_by=(invalid_join_settings_are_refused, unknown_create_settings_are_refused),
+)
+def unknown_join_settings_are_refused(trial: Trial) -> None:
+    """Try to join a world with the valid settings and an unknown one.
+
+    A violation is a warning because the documents do not mention unknown settings. A client that
+    misspells a setting is not told that it has no effect.
+    """
+    probe = trial.connect()
+    refuse_unknown_setting(probe, trial.join_request(trial.create_world(probe)))
 
 
 @_of_joining(
