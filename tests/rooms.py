@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "system", "transports",
     },
     "compliance": {
-        "_proto", "arguments", "errors", "plain_text", "protocol", "system", "tensors",
+        "_proto", "arguments", "client", "errors", "plain_text", "protocol", "system", "tensors",
         "transports",
     },
     "server": {"_proto", "arguments", "errors", "protocol", "system", "tensors", "transports"},

@@ -648,8 +648,7 @@ class Connection(BaseConnection):
         """Make the connection unusable, fail pending requests and end the stream."""
         try:
             if self.poisoned_by is None:
-                server = server_ends.watched(self.address, cause)
-                self._pipeline.server_end = None if server is None else server.end()
+                self._pipeline.server_end = server_ends.end_of(self.address, cause)
             self._end(cause)
         except BaseException:
             self._end(cause)  # An interrupt must not leave other threads waiting.

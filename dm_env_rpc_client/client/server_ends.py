@@ -42,3 +42,14 @@ def watched(address: str, cause: BaseException) -> WatchedServer | None:
     if isinstance(cause, ConnectionLostError) and cause.code in _MAY_HAVE_ENDED:
         return _servers.get(address)
     return None
+
+
+def end_of(address: str, cause: BaseException) -> LaunchError | None:
+    """Return how the launched server ended that explains a lost connection, or None.
+
+    Args:
+      address: the address of the connection.
+      cause: the first error of the connection.
+    """
+    server = watched(address, cause)
+    return None if server is None else server.end()
