@@ -24,6 +24,9 @@ supervisor is killed:
 
 The command itself writes its process ID to the guard's pipe, between fork and exec, so the guard
 always knows which process to end.
+
+On Linux, the supervisor adopts the processes that lose their parent, including daemons and
+processes in sessions of their own, so that it also ends those. A guard does not find them.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ OUTPUT_BYTES = 1 << 20
 
 _OUTPUT_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
+_KILL_SECONDS = 1.0
 _DISMISSED = b"."
 
 
@@ -268,15 +272,18 @@ class Guard:
     Args:
       clean_up: a function called in the guard if this process ends without calling `dismiss`. Its
         argument contains everything that this process sent with `tell`.
+
+    Attributes:
+      pid: the process id of the guard.
     """
 
     def __init__(self, clean_up: Callable[[bytes], object]):
         reading, self._pipe = os.pipe()
-        self._pid = os.fork()
-        if not self._pid:
+        self.pid = os.fork()
+        if not self.pid:
             os.close(self._pipe)
             _guard(reading, clean_up)
-        os.setpgid(self._pid, self._pid)
+        os.setpgid(self.pid, self.pid)
         os.close(reading)
 
     def tell(self, what: bytes) -> None:
@@ -288,7 +295,8 @@ class Guard:
         """End the guard because nothing is left to clean up."""
         self.tell(_DISMISSED)
         os.close(self._pipe)
-        os.waitpid(self._pid, 0)
+        with contextlib.suppress(ChildProcessError):  # It was killed, and has been reaped.
+            os.waitpid(self.pid, 0)
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -335,6 +343,8 @@ def supervise(
         _remove(folder)
 
     guard = Guard(clean_up)
+    _adopt_orphans()
+    has_ended = threading.Event()
     try:
         process = subprocess.Popen(
             command,
@@ -347,20 +357,68 @@ def supervise(
         def end_when_the_parent_ends() -> None:
             parent.wait()
             _ask_to_end(process.pid)
-            try:
-                process.wait(grace)
-            except subprocess.TimeoutExpired:
+            if not has_ended.wait(grace):
                 _signal_group(process.pid, signal.SIGKILL)
 
         threading.Thread(target=end_when_the_parent_ends, name="lifeline", daemon=True).start()
         threading.Thread(target=bound_output, name="output", daemon=True).start()
         try:
-            return process.wait()
+            return _wait_and_reap(process.pid)
         finally:
+            has_ended.set()
             _signal_group(process.pid, signal.SIGKILL)
+            _end_adopted(guard.pid, grace)
     finally:
         _remove(folder)
         guard.dismiss()
+
+
+def _adopt_orphans() -> None:
+    """Make this process the parent of all descendants that lose their own."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def _wait_and_reap(pid: int) -> int:
+    """Wait for a child, reap adopted processes meanwhile, and return the child's exit code."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == pid:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _end_adopted(guard: int, grace: float) -> None:
+    """End the processes that the command has left outside its group, but not the guard."""
+    begin = time.monotonic()
+    signalled: set[tuple[int, int]] = set()
+    while pids := _children() - {guard}:
+        seconds = time.monotonic() - begin
+        number = signal.SIGTERM if seconds < grace else signal.SIGKILL
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError, ChildProcessError):
+                if (pid, number) not in signalled:
+                    signalled.add((pid, number))
+                    os.kill(pid, number)
+                    os.kill(pid, signal.SIGCONT)
+                os.waitpid(pid, os.WNOHANG)
+        if seconds > grace + _KILL_SECONDS:
+            break
+        time.sleep(_LOOK_SECONDS)
+
+
+def _children() -> set[int]:
+    """Return the children of this process, including adopted ones; none if there is no /proc."""
+    found = set()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(OSError, IndexError):
+            with open(f"/proc/{name}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+            if parent == os.getpid():
+                found.add(int(name))
+    return found
 
 
 def bound_output() -> None:

@@ -19,6 +19,8 @@ import pytest
 
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
+from tests.launch.processes import children_of
+from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.timeout(60)
@@ -179,6 +181,66 @@ def test_a_supervisor_leaves_nothing_of_a_command_that_has_ended() -> None:
         assert process.wait() == 0
 
 
+ENGINE = """
+import subprocess, sys, time
+engine = '''
+import os, signal, sys, time
+ends = lambda *_: (os.write(1, b"E"), os._exit(0))
+signal.signal(signal.SIGTERM, ends if sys.argv[1] == "ends" else signal.SIG_IGN)
+os.write(1, b"C")
+time.sleep(300)  # Until it is ended.
+'''
+subprocess.Popen([sys.executable, "-c", engine, sys.argv[1]], start_new_session=True)
+if sys.argv[2] == "waits":
+    time.sleep(300)  # Until it is ended.
+"""
+
+
+@pytest.mark.parametrize("engine", ["ends", "stays"])
+def test_an_engine_in_a_session_of_its_own_ends_with_its_launcher(engine: str) -> None:
+    supervisor = """
+import sys
+from dm_env_rpc_client.system import children
+grace = 20.0 if "ends" in sys.argv else 0.0
+sys.exit(children.supervise(sys.argv[1:-1], children.Parent.from_start(), grace))
+"""
+    launcher = [sys.executable, "-c", ENGINE, engine, "waits"]
+    with children.start(
+        [sys.executable, "-c", supervisor, *launcher], stdout=subprocess.PIPE
+    ) as process:
+        assert read(process, 1) == b"C"
+        children.end(process, 60.0)
+        assert read(process) == (b"E" if engine == "ends" else b"")
+
+
+def test_an_engine_that_daemonises_ends_with_its_command() -> None:
+    command = [sys.executable, "-c", ENGINE, "ends", "leaves"]
+    with children.start_supervised(command, stdout=subprocess.PIPE) as process:
+        assert read(process) in (b"CE", b"")
+        assert process.wait() == 0
+
+
+def test_what_a_command_leaves_behind_is_reaped_meanwhile() -> None:
+    command = """
+import os, sys, time
+for _ in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+        os._exit(0)
+    os.wait()
+os.write(1, b"C")
+time.sleep(300)  # Until it is ended.
+"""
+    with children.start_supervised(
+        [sys.executable, "-c", command], stdout=subprocess.PIPE
+    ) as process:
+        assert read(process, 1) == b"C"
+        # The command and the guard.
+        assert settles(lambda: len(children_of(process.pid)) == 2, 20)
+        children.end(process, 60.0)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
@@ -203,8 +265,8 @@ os.write(1, b"C")
 
 
 KILLED_GUARD = """
-os.kill(guard._pid, 9)
-os.waitid(os.P_PID, guard._pid, os.WEXITED | os.WNOWAIT)
+os.kill(guard.pid, 9)
+os.waitid(os.P_PID, guard.pid, os.WEXITED | os.WNOWAIT)
 guard.tell(b"more")
 guard.dismiss()
 """
