@@ -13,6 +13,7 @@ from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
+from dm_env_rpc_client.transports.net.sockets import server_tls_context
 from dm_env_rpc_client.transports.server_streams import (
     ListenerOptions,
     OpenStream,
@@ -34,7 +35,8 @@ def listener(
     max_streams: int = 10,
     **options: Any,
 ) -> Http2Listener:
-    return Http2Listener(ListenerOptions(open_stream, max_streams, **options), address, tls)
+    served = ListenerOptions(open_stream, max_streams, **options)
+    return Http2Listener(served, address, server_tls_context(tls, address))
 
 
 def open_http2_stream(address: str) -> Http2Stream:

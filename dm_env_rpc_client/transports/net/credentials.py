@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import grpc
 
@@ -16,7 +17,10 @@ from dm_env_rpc_client import arguments
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.transports.net.addresses import is_loopback
 
+_log = logging.getLogger(__name__)
+
 _Path: TypeAlias = str | os.PathLike[str]
+_Made = TypeVar("_Made")
 
 _SYSTEM = "system"
 """The flag value that selects the certificate authorities that this machine trusts."""
@@ -30,7 +34,9 @@ class Tls:
     """The PEM files for one end of a connection, passed as `credentials=` to clients or `serve`.
 
     The files are checked when the object is created. They are read again for each connection that
-    a client opens and for each server that starts, so replaced files take effect from then on.
+    a client opens and when a server starts. If they have changed, a server also reads them again
+    for its next connection. If the changed files are invalid, the server logs a warning and keeps
+    the former certificate.
 
     Attributes:
       ca: the certificates of the authorities, one of which must have issued the peer's certificate.
@@ -87,11 +93,16 @@ class Tls:
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return a server's credentials for grpcio, or raise SpecError if `cert` is None."""
         self._check_server()
+        renewed = Renewed(self, self._server_configuration)
+        # A CA at a server means that clients need a certificate (mutual TLS).
+        return grpc.dynamic_ssl_server_credentials(renewed(), renewed, self.ca is not None)
+
+    def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        self.server_context()  # Raises SpecError if the key does not match the certificate.
         ca, cert, key = self._contents()
         assert cert is not None
         assert key is not None
-        # A CA at a server means that clients need a certificate (mutual TLS).
-        return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
+        return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
     def _check_server(self) -> None:
         if self.cert is None:
@@ -136,6 +147,49 @@ class Tls:
             raise SpecError(
                 f"the certificate in {self.cert} and the private key in {self.key} {problem}"
             ) from None
+
+
+class Renewed(Generic[_Made]):
+    """A function whose result is made from the files of a `Tls`, again after each change of them.
+
+    If the changed files are invalid, such as between the writes of a certificate and its key, the
+    former result stays, and the reason is logged once.
+
+    Args:
+      tls: the files.
+      make: a function that makes the result, or raises SpecError if the files are invalid.
+    """
+
+    def __init__(self, tls: Tls, make: Callable[[], _Made]):
+        self._files = [file for file in (tls.ca, tls.cert, tls.key) if file is not None]
+        self._make = make
+        # Taken before the files are read, so that a change in between is noticed later.
+        self._seen = self._stamps()
+        self._made = make()
+
+    def __call__(self) -> _Made:
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps
+            try:
+                self._made = self._make()
+                _log.info("the TLS files have changed; new connections use them")
+            except SpecError as error:
+                _log.warning(
+                    "the TLS files have changed, and new connections use the former ones: %s", error
+                )
+        return self._made
+
+    def _stamps(self) -> list[object]:
+        stamps: list[object] = []
+        for file in self._files:
+            try:
+                found = os.stat(file)
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((found.st_mtime_ns, found.st_dev, found.st_ino, found.st_size))
+        return stamps
 
 
 GrpcCredentials: TypeAlias = grpc.ChannelCredentials

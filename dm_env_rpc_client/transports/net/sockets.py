@@ -15,11 +15,16 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.waiting import in_thread
-from dm_env_rpc_client.transports.net.credentials import Credentials, Tls, is_local_credentials
+from dm_env_rpc_client.transports.net.credentials import (
+    Credentials,
+    Renewed,
+    Tls,
+    is_local_credentials,
+)
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """Errors that non-blocking sockets raise instead of waiting."""
@@ -61,10 +66,12 @@ def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext
     return credentials
 
 
-def server_tls_context(
-    credentials: ssl.SSLContext | Tls | None, address: str
-) -> ssl.SSLContext | None:
-    """Return a server's TLS context, or None for plaintext.
+ServerTls: TypeAlias = Callable[[], ssl.SSLContext]
+"""A function that returns the TLS context for the next connection of a server."""
+
+
+def server_tls_context(credentials: ssl.SSLContext | Tls | None, address: str) -> ServerTls | None:
+    """Return the source of a server's TLS contexts, or None for plaintext.
 
     Args:
       credentials: the same as for `serve`, except those of grpcio.
@@ -76,18 +83,18 @@ def server_tls_context(
     if credentials is None:
         return None
     if isinstance(credentials, Tls):
-        credentials = credentials.server_context()
+        return Renewed(credentials, credentials.server_context)
     # Otherwise every handshake would fail, with an alert that does not explain it.
-    elif credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
+    if credentials.protocol is ssl.PROTOCOL_TLS_CLIENT:
         raise SpecError(
             f"credentials for {address}: got an ssl.SSLContext for clients; a server requires "
             "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) with a certificate, or a Tls"
         )
     credentials.set_alpn_protocols([ALPN])
-    return credentials
+    return lambda: credentials
 
 
-def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> socket.socket:
+def accepted_socket(accepted: socket.socket, tls: ServerTls | None) -> socket.socket:
     """Make an accepted socket non-blocking, and wrap it for TLS without starting the handshake.
 
     Raises:
@@ -98,7 +105,7 @@ def accepted_socket(accepted: socket.socket, tls: ssl.SSLContext | None) -> sock
     if tls is None:
         return accepted
     # The handshake waits for the client, so it must not block the thread that accepts.
-    return tls.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+    return tls().wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
 
 
 def set_options(connected: socket.socket) -> None:

@@ -33,7 +33,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.net import status
 from tests.reliability.hostile import raw_peers
@@ -278,6 +278,45 @@ def test_row_46_a_server_comes_back_with_another_certificate(
         expected = rotate(number)
     assert connection is not None
     connection.close()
+
+
+@pytest.mark.parametrize("of_server", ["http2", "grpc"])
+@counts(3, 50)
+def test_row_46_a_server_shows_a_new_certificate_without_a_restart(
+    files: Files,
+    tmp_path: Path,
+    count: int,
+    of_server: Transport,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def rotate(number: int) -> str:
+        issued = files.authority.issue(f"server{number}")
+        shutil.copy(issued.cert, tmp_path / "server.crt")
+        shutil.copy(issued.key, tmp_path / "server.key")
+        return (tmp_path / "server.crt").read_text()
+
+    expected = rotate(0)
+    shown = Tls(ca=files.authority.ca, cert=tmp_path / "server.crt", key=tmp_path / "server.key")
+    own = files.with_certificate
+    with (
+        serve(Catch, credentials=shown, transport=of_server) as server,
+        make(server.address, credentials=own, timeout=TIMEOUT) as env,
+    ):
+        env.reset()
+        for number in range(1, count + 1):
+            assert presented(server.address, own) == expected
+            # A pair that does not match, as between the writes of two files, changes nothing.
+            shutil.copy(files.authority.issue(f"half{number}").cert, tmp_path / "server.crt")
+            caplog.clear()
+            for _ in range(2):
+                assert presented(server.address, own) == expected
+            warned = [each.message for each in caplog.records if "TLS" in each.message]
+            assert len(warned) == 1
+            assert "do not match" in warned[0]
+            expected = rotate(number)
+            # Connections that are open stay.
+            env.step({"paddle": 1})
+        assert presented(server.address, own) == expected
 
 
 def presented(address: str, own: Tls) -> str:

@@ -8,7 +8,6 @@ import logging
 import queue
 import select
 import socket
-import ssl
 import threading
 import time
 import urllib.parse
@@ -19,7 +18,7 @@ from dm_env_rpc_client.system.polling import at_work
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event, ServerHalf
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.net.listening import PAUSE_SECONDS, ListeningSockets
-from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, accepted_socket
+from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, ServerTls, accepted_socket
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ class Clients:
 
     Args:
       poll: the poll object that reports which sockets are ready.
-      tls: the TLS context, or None for plaintext.
+      tls: the source of TLS contexts, or None for plaintext.
       make_half: a function that creates the state of a connection, given the client's address.
       most: the maximum number of connections.
       closed: a function called with each closed connection, to close its streams.
@@ -75,7 +74,7 @@ class Clients:
     def __init__(
         self,
         poll: select.epoll,
-        tls: ssl.SSLContext | None,
+        tls: ServerTls | None,
         make_half: Callable[[str], ServerHalf],
         most: int,
         closed: Callable[[ServerConnection], None],

@@ -17,7 +17,6 @@ import collections
 import functools
 import logging
 import select
-import ssl
 import time
 from collections.abc import Callable
 
@@ -30,6 +29,7 @@ from dm_env_rpc_client.transports.http2.server.clients import Clients, Handshake
 from dm_env_rpc_client.transports.http2.server.connection import ServedStream, ServerConnection
 from dm_env_rpc_client.transports.http2.server.leading import TICK_SECONDS, Leader, RelievedError
 from dm_env_rpc_client.transports.net import listening
+from dm_env_rpc_client.transports.net.sockets import ServerTls
 from dm_env_rpc_client.transports.net.status import PROCESS
 from dm_env_rpc_client.transports.server_streams import (
     Listener,
@@ -157,13 +157,13 @@ class Http2Listener(Listener):
     Args:
       options: the streams to serve, and their limits.
       address: `host:port` or `unix:path`; port 0 selects a free port.
-      tls: the TLS context with the ALPN protocol h2, or None for plaintext.
+      tls: the source of TLS contexts with the ALPN protocol h2, or None for plaintext.
 
     Raises:
       OSError: the address is in use or is not an address of this machine.
     """
 
-    def __init__(self, options: ListenerOptions, address: str, tls: ssl.SSLContext | None):
+    def __init__(self, options: ListenerOptions, address: str, tls: ServerTls | None):
         self._poll = select.epoll()
         # Connections with events that the leading thread has not processed yet.
         self._ready: collections.deque[ServerConnection] = collections.deque()
