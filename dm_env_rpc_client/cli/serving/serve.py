@@ -143,6 +143,8 @@ class _Host(options.Access):
       name: gym-socket: environment name that clients request. If not given, the name in
         ENVIRONMENT.
       dialect: gym-socket: protocol version of the clients.
+      grace: Seconds that open streams may continue after SIGTERM or Ctrl-C. A second Ctrl-C ends
+        them at once.
       isolate: gym-socket: run each client's environment in its own process.
       monitor: gym-socket: folder in which clients may record episodes.
       tls_ca: Accept only clients whose certificate was issued by an authority in this PEM file.
@@ -170,6 +172,7 @@ class _Host(options.Access):
     idle_world_seconds: Annotated[
         float | None, _of_serve("idle_world_seconds", "--idle-seconds", metavar="SECONDS")
     ] = ServeOptions.idle_world_seconds
+    grace: Annotated[float, typer.Option(min=0.0, metavar="SECONDS")] = 1.0
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None
     dialect: Literal["first", "latest"] = "first"
     isolate: bool = False
@@ -283,7 +286,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
                 server.wait()
         except (KeyboardInterrupt, Terminated):
             console.print("stopping")
-            if not server.stop():
+            if not server.stop(host.grace):
                 console.print("[bold yellow]warning:[/] not all environments were closed")
                 raise
 

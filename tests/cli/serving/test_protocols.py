@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,10 +16,12 @@ import dm_env_rpc_client
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.serving.sources import try_source, with_settings
 from dm_env_rpc_client.server import Catch, Server
+from dm_env_rpc_client.server.serving import STOP_SECONDS
 from dm_env_rpc_client.system.sources import find_source
 from tests.bridges.gym_socket import hosted
 from tests.cli import commands
-from tests.cli.commands import ROOT, invoke
+from tests.cli.commands import ROOT, address_of, end_started, invoke, started
+from tests.support.stopwatch import patience
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -69,6 +73,27 @@ def test_environments_run_in_processes() -> None:
     ):
         assert envs.reset().first().all()
         assert envs.step({"action": np.ones(2, np.int64)}).mid().all()
+
+
+@pytest.mark.parametrize("more", [(), ("--processes", "1")], ids=["threads", "processes"])
+def test_episodes_may_end_after_sigterm(more: tuple[str, ...]) -> None:
+    process = started("serve", "catch", "--address", "localhost:0", "--grace", "120", *more)
+    try:
+        address = address_of(process)
+        with dm_env_rpc_client.make(address) as env:
+            env.reset()
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr is not None
+            assert any("stopping" in line for line in process.stderr)
+            time.sleep(STOP_SECONDS + 0.5)  # Longer than a stream may go on without the option.
+            while True:
+                if env.step({"paddle": 1}).last():
+                    break
+        # The last one has left, so that there is nothing to wait for.
+        process.communicate(timeout=patience(30))
+        assert process.returncode == 0
+    finally:
+        end_started()
 
 
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
