@@ -124,9 +124,7 @@ class Port:
         self.is_lost = False
         with _lock:
             while True:
-                probe = socket.socket()
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", 0))
+                probe = _bound()
                 self.number = int(probe.getsockname()[1])
                 if self.number not in _taken:
                     break
@@ -167,6 +165,21 @@ class Port:
         """
         owners = set(_owners(_listening(self.number)))
         return bool(owners) and not owners & {each.pid for each in descendants(supervisor)}
+
+
+def _bound() -> socket.socket:
+    """Return a socket bound to a free port of 127.0.0.1, or of ::1 on a machine without it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            probe = stack.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", 0))
+        except OSError:
+            probe = stack.enter_context(socket.socket(socket.AF_INET6))
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("::1", 0))
+        stack.pop_all()
+    return probe
 
 
 def _listening(port: int) -> set[str]:
