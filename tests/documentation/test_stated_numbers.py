@@ -22,7 +22,7 @@ from dm_env_rpc_client.environment import base_adaptor
 from dm_env_rpc_client.launch import containers, launched, processes
 from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.recording import mcap_file, recorder
-from dm_env_rpc_client.server import batch_settings, errors
+from dm_env_rpc_client.server import batch_settings, errors, serving
 from dm_env_rpc_client.server.processes import worker_main, worker_pool
 from dm_env_rpc_client.system import children, polling
 from dm_env_rpc_client.tensors import bounded_parsing
@@ -86,6 +86,7 @@ STATED = [
            default(server.serve, "step_timeout")),
     Stated(TIMEOUTS, r"until it is destroyed \| (\d+) s",
            default(server.serve, "idle_world_seconds")),
+    Stated(TIMEOUTS, r"streams of a stopping server \| (\d+) s", serving.STOP_SECONDS),
     Stated("docs/how-to/launch.md", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
     Stated("docs/how-to/serve.md", r"stays stopped for (\d+) s", worker_pool._STOPPED_SECONDS),
     Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_settings.MAX_ROWS),

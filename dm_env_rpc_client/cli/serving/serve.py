@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dm_env_rpc_client import arguments
 from dm_env_rpc_client.cli import options
 from dm_env_rpc_client.cli.consoles import cell, console, print_json
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, what_stops
@@ -143,8 +144,8 @@ class _Host(options.Access):
       name: gym-socket: environment name that clients request. If not given, the name in
         ENVIRONMENT.
       dialect: gym-socket: protocol version of the clients.
-      grace: Seconds that open streams may continue after SIGTERM or Ctrl-C. A second Ctrl-C ends
-        them at once.
+      grace: Seconds that open streams may continue after SIGTERM or Ctrl-C; 1 if not given, or 5
+        for gym-socket. A second Ctrl-C ends them at once.
       isolate: gym-socket: run each client's environment in its own process.
       monitor: gym-socket: folder in which clients may record episodes.
       tls_ca: Accept only clients whose certificate was issued by an authority in this PEM file.
@@ -172,7 +173,7 @@ class _Host(options.Access):
     idle_world_seconds: Annotated[
         float | None, _of_serve("idle_world_seconds", "--idle-seconds", metavar="SECONDS")
     ] = ServeOptions.idle_world_seconds
-    grace: Annotated[float, typer.Option(min=0.0, metavar="SECONDS")] = 1.0
+    grace: Annotated[float | None, typer.Option(metavar="SECONDS")] = None
     name: Annotated[str | None, typer.Option(metavar="NAME")] = None
     dialect: Literal["first", "latest"] = "first"
     isolate: bool = False
@@ -189,7 +190,8 @@ class _Host(options.Access):
         return self.address or f"localhost:{5001 if self.is_gym_socket else 50051}"
 
     def check(self) -> None:
-        """Raise UsageError if options conflict or the address is invalid."""
+        """Raise UsageError or SpecError if options conflict, or if one is invalid."""
+        arguments.seconds("--grace", self.grace, least=0.0, none="None")
         options.check_listening_address(self.place, self)
         if not self.is_gym_socket:
             return
@@ -286,7 +288,7 @@ def serve(*, what: _What, host: _Host, output: _Output) -> None:
                 server.wait()
         except (KeyboardInterrupt, Terminated):
             console.print("stopping")
-            if not server.stop(host.grace):
+            if not (server.stop() if host.grace is None else server.stop(host.grace)):
                 console.print("[bold yellow]warning:[/] not all environments were closed")
                 raise
 

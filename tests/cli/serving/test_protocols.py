@@ -96,6 +96,12 @@ def test_episodes_may_end_after_sigterm(more: tuple[str, ...]) -> None:
         end_started()
 
 
+@pytest.mark.parametrize("seconds", ["-1", "inf", "nan", "1e12"])
+def test_a_grace_that_is_no_time_is_refused_before_serving_begins(seconds: str) -> None:
+    result = invoke("serve", "catch", "--address", "localhost:0", "--grace", seconds, code=2)
+    assert "--grace must be" in result.output
+
+
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
     command = ["gymnasium://CartPole-v1", "--protocol", "gym-socket", "--dialect", "latest"]
     with (
