@@ -169,16 +169,20 @@ class Port:
 
 def _bound() -> socket.socket:
     """Return a socket bound to a free port of 127.0.0.1, or of ::1 on a machine without it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            probe = stack.enter_context(socket.socket())
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", 0))
-        except OSError:
-            probe = stack.enter_context(socket.socket(socket.AF_INET6))
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("::1", 0))
-        stack.pop_all()
+    try:
+        return _bound_to(socket.AF_INET, "127.0.0.1")
+    except OSError:
+        return _bound_to(socket.AF_INET6, "::1")
+
+
+def _bound_to(family: socket.AddressFamily, host: str) -> socket.socket:
+    probe = socket.socket(family)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, 0))
+    except BaseException:
+        probe.close()
+        raise
     return probe
 
 

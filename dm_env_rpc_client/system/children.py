@@ -363,7 +363,8 @@ def supervise(
         threading.Thread(target=end_when_the_parent_ends, name="lifeline", daemon=True).start()
         threading.Thread(target=bound_output, name="output", daemon=True).start()
         try:
-            return _wait_and_reap(process.pid)
+            process.returncode = _wait_and_reap(process.pid)
+            return process.returncode
         finally:
             has_ended.set()
             _signal_group(process.pid, signal.SIGKILL)
@@ -375,7 +376,9 @@ def supervise(
 
 def _adopt_orphans() -> None:
     """Make this process the parent of all descendants that lose their own."""
-    if sys.platform.startswith("linux"):
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(ImportError):  # Some interpreters are built without ctypes.
         import ctypes
 
         set_child_subreaper = 36
