@@ -26,7 +26,7 @@ COMMAND = shlex.join(commands.COMMAND)
 class Terminal:
     """A shell in a terminal of some size. A context, at whose end both have gone.
 
-    Without tmux the test is skipped.
+    Without tmux or pseudo-terminals, the test is skipped.
 
     Args:
       folder: for the socket.
@@ -106,12 +106,15 @@ def on_a_terminal(
 ) -> str:
     """Runs a command on a terminal of its own and returns all that it wrote there.
 
+    Without pseudo-terminals, the test is skipped.
+
     Args:
       *arguments: of the command.
       until: the text after which `keys` are typed.
       keys: what is typed.
       environment: variables beside those of the test.
     """
+    groups.need("pty")
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 400, 4000, 1000))
     written = b""

@@ -105,6 +105,7 @@ def test_nothing_can_be_checked() -> None:
     assert last == f"0 passed, 1 failed, 0 warned, {len(CHECKS) - 1} skipped"
 
 
+@pytest.mark.terminal
 def test_on_a_terminal_the_bar_and_the_results_do_not_overwrite_each_other(
     tmp_path: Path, catch_server: Server
 ) -> None:

@@ -95,7 +95,7 @@ AS_JSON = [words for words, _ in COMMANDS if words[0] not in ("play", "replay", 
 
 
 @pytest.mark.parametrize(("words", "is_quoted"), COMMANDS, ids=lambda value: repr(value)[:40])
-@pytest.mark.parametrize("on_terminal", [False, True])
+@pytest.mark.parametrize("on_terminal", [False, pytest.param(True, marks=pytest.mark.pty)])
 def test_no_command_lets_a_server_control_the_terminal(
     words: list[str], is_quoted: bool | None, on_terminal: bool, addresses: dict[str, str]
 ) -> None:

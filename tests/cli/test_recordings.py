@@ -135,7 +135,7 @@ def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
     is_one_line_with(missing, 1, "No such file")
 
 
-@pytest.mark.terminal
+@pytest.mark.pty
 def test_export_shows_how_far_it_is_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
     pytest.importorskip("minari")
     environment = {"MINARI_DATASETS_PATH": str(tmp_path)}

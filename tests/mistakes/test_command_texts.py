@@ -99,6 +99,7 @@ def test_a_server_that_ends_for_another_reason_is_no_wrong_usage(tmp_path: Path)
     assert "ended with exit code 2: ./engine" in ended.stderr
 
 
+@pytest.mark.pty
 def test_nothing_is_said_of_bytes_while_a_server_starts() -> None:
     written = on_a_terminal("run", "--episodes", "1")
     assert "starting the server" in written

@@ -1,9 +1,9 @@
-"""Tests that need a program beside Python, in groups: each is run whole or skipped whole.
+"""Tests that need more than Python, in groups: each is run whole or skipped whole.
 
 A test that is marked with the name of a group, and one that calls `need`, is skipped if the
-group's programs are not installed. `report_together` gives all skips of a group one place, so
-that pytest's summary has one line for each group. `.ci/run` installs the programs and fails if a
-group is skipped all the same.
+group's programs are not installed, or if the machine has no pseudo-terminals and the group needs
+one. `report_together` gives all skips of a group one place, so that pytest's summary has one line
+for each group. `.ci/run` installs the programs and fails if a group is skipped all the same.
 
 Other projects' packages are those of the extras `test-foreign` and `test-simulators`. A file, or a
 test, that uses one calls `pytest.importorskip`; `python -m tests.sessions foreign` installs the
@@ -12,6 +12,8 @@ packages and runs these files.
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 
 GROUPS = {
     "browser": ("chromium", "chromedriver"),
+    "pty": (),
     "terminal": ("tmux",),
     "screen": ("Xvfb", "xdotool"),
     "compiler": ("cc", "nm"),
@@ -30,6 +33,9 @@ GROUPS = {
     "history": ("git",),
 }
 """The programs of each group. The peers in other languages know theirs themselves."""
+
+_ON_A_TERMINAL = ("pty", "terminal")
+"""The groups whose tests open a pseudo-terminal. A container without /dev/pts has none."""
 
 _PREFIX = "group "
 _NOT_IMPORTED = "could not import "
@@ -46,10 +52,17 @@ def installed(program: str) -> str | None:
 
 
 def need(group: str) -> None:
-    """Skips the test that runs unless the programs of its group are installed."""
+    """Skips the test that runs unless this machine has what its group needs."""
     missing = [program for program in GROUPS[group] if installed(program) is None]
     if missing:
         skip(group, f"not installed: {', '.join(missing)}")
+    if group in _ON_A_TERMINAL:
+        try:
+            opened = pty.openpty()
+        except OSError as error:
+            skip(group, f"no pseudo-terminal can be opened: {error}")
+        for each in opened:
+            os.close(each)
 
 
 def needs_packages(path: Path) -> bool:

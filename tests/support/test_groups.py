@@ -1,12 +1,18 @@
-"""What one run of the tests leaves to another."""
+"""What is skipped, and what one run of the tests leaves to another."""
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.cli.terminals import Terminal, on_a_terminal
 from tests.constraints import ROOT
+from tests.support import groups
 from tests.support.groups import passed_in, reported_name
 
 _TESTS = """
@@ -66,3 +72,27 @@ def test_a_second_run_leaves_out_what_passed(tmp_path: Path) -> None:
     first = subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, check=False)
     second = subprocess.run([*command, f"--beside={report}"], cwd=ROOT, check=False)
     assert (first.returncode, second.returncode) == (0, 5)  # 5: none is left.
+
+
+def _no_pty() -> tuple[int, int]:
+    raise OSError("out of pty devices")
+
+
+@pytest.mark.parametrize("group", ["pty", "terminal"])
+def test_tests_on_a_terminal_are_skipped_where_none_can_be_opened(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "installed", lambda program: program)
+    monkeypatch.setattr(pty, "openpty", _no_pty)
+    reason = f"group {group}: no pseudo-terminal can be opened: out of pty devices"
+    with pytest.raises(pytest.skip.Exception, match=reason):
+        groups.need(group)
+    with pytest.raises(pytest.skip.Exception, match=reason):
+        on_a_terminal("--version") if group == "pty" else Terminal(tmp_path)
+
+
+def test_a_pseudo_terminal_that_is_looked_for_is_closed() -> None:
+    groups.need("pty")
+    before = os.listdir("/proc/self/fd")
+    groups.need("pty")
+    assert os.listdir("/proc/self/fd") == before
