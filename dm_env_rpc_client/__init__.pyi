@@ -57,6 +57,7 @@ from .errors import UnknownNameError as UnknownNameError
 from .protocol.observing import ObservedRequest as ObservedRequest
 from .protocol.observing import observe_requests as observe_requests
 from .server import serve as serve
+from .system.secrets import Secret as Secret
 from .tensors.data_types import data_type_to_np_type as data_type_to_np_type
 from .tensors.data_types import get_tensor_type as get_tensor_type
 from .tensors.data_types import np_type_to_data_type as np_type_to_data_type

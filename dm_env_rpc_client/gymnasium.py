@@ -8,6 +8,7 @@ classes are in `adaptors/gymnasium/`. This module requires the `gymnasium` extra
 from __future__ import annotations
 
 from dm_env_rpc_client.extras import importing
+from dm_env_rpc_client.system.secrets import Keywords
 
 with importing("gymnasium", "Remote-v0 needs"):
     import gymnasium
@@ -18,4 +19,7 @@ gymnasium.register(
     "Remote-v0",
     entry_point="dm_env_rpc_client.adaptors.gymnasium:make_remote",
     vector_entry_point="dm_env_rpc_client.adaptors.vector:RemoteVectorEnv",
+    # Gymnasium adds the arguments of `make` and `make_vec` to a copy, and shows them in specs and
+    # errors.
+    kwargs=Keywords(),
 )

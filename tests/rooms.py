@@ -38,8 +38,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "arguments", "environment", "errors", "extensions", "extras", "server", "system",
         "tensors",
     },
-    "gymnasium": {"extras"},
-    "__init__": {"_proto", "client", "environment", "errors", "protocol", "server", "tensors"},
+    "gymnasium": {"extras", "system"},
+    "__init__": {
+        "_proto", "client", "environment", "errors", "protocol", "server", "system", "tensors",
+    },
     "bridges": {"adaptors", "arguments", "errors", "extras", "system", "tensors", "transports"},
     "adaptors": {
         "arguments", "environment", "errors", "extensions", "extras", "protocol", "recording",

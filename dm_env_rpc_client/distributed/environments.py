@@ -21,6 +21,7 @@ from dm_env_rpc_client.environment.many.open_rows import checked_batches
 from dm_env_rpc_client.environment.many.pool import NO_ACTION
 from dm_env_rpc_client.environment.many.pool_servers import Addresses, listed
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.system.secrets import hidden
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,7 +79,7 @@ class RemoteEnvironments:
         self._addresses = listed(addresses)
         self._settings = create_world_settings, join_world_settings
         self._num_batches = checked_batches(num_batches)
-        self._make_kwargs = make_kwargs
+        self._make_kwargs = hidden(make_kwargs)
 
     def open(self, env_ids: Sequence[int]) -> BatchedEnvironment:
         """Open the environments with the given, consecutive indices.

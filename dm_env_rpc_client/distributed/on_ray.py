@@ -21,6 +21,7 @@ from dm_env_rpc_client.errors import DeadlineExceededError, EnvironmentsFailedEr
 from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.server.serving import Server, serve
 from dm_env_rpc_client.system.keywords import check_keywords
+from dm_env_rpc_client.system.secrets import hidden
 from dm_env_rpc_client.system.waiting import Deadline
 from dm_env_rpc_client.transports.net.addresses import HostPort
 
@@ -139,7 +140,9 @@ class RayServers:
         host = ray.remote(_Host).options(**{"scheduling_strategy": "SPREAD", **actor_options})
         self._hosts = [host.remote() for _ in range(num_servers)]
         try:
-            starting = [each.start.remote(environment, options) for each in self._hosts]
+            # Ray shows an argument that it cannot pickle.
+            given = hidden(options)
+            starting = [each.start.remote(environment, given) for each in self._hosts]
             self.addresses = tuple(result(starting, start_timeout))
         except ray.exceptions.GetTimeoutError as error:
             self.close()

@@ -19,11 +19,10 @@ import dm_env
 import numpy as np
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.secrets import Secret, hidden
 from dm_env_rpc_client.tensors import casting, nesting
 
 _Made = TypeVar("_Made", bound="MadeByArguments")
-
-_SECRET = ("token", "metadata")
 
 _MOST_LEVELS = nesting.MAX_NESTING + casting.MAX_DIMENSIONS + 4
 """The maximum nesting depth of arguments, enough for a list of settings with one entry per row,
@@ -45,7 +44,7 @@ class Making(NamedTuple):
           SpecError: an argument contains itself, or is nested deeper than settings can be.
         """
         try:
-            return cls(make, _snapshot(arguments), _snapshot(keywords))
+            return cls(make, _snapshot(arguments), hidden(_snapshot(keywords)))
         except _TooDeepError:
             pass  # The code below finds the argument for the error.
         for name, value in (*enumerate(arguments, 1), *keywords.items()):
@@ -62,9 +61,9 @@ class Making(NamedTuple):
 
     def check_picklable(self, what: str) -> None:
         """Raise SpecError if an argument must not be in a pickle."""
-        for name in _SECRET:
+        for name, value in self.keywords.items():
             # Also in Ray, which pickles the arguments of actors.
-            if self.keywords.get(name):
+            if isinstance(value, Secret) and value.value:
                 raise SpecError(
                     f"{what} cannot be pickled, because its {name} may be a secret, and pickles "
                     f"may be stored or sent; instead, pickle a function that reads the {name} and "

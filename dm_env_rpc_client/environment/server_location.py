@@ -56,7 +56,8 @@ class Site(Generic[Target]):
         progress: Progress | None = None,
         python: str | os.PathLike[str] | None = None,
     ):
-        self.name = given if isinstance(given, str) else repr(given)
+        # The function alone, as the arguments of a `functools.partial` may be secret.
+        self.name = given if isinstance(given, str) else repr(getattr(given, "func", given))
         self._make_target = target
         self._timeout = options.timeout
         self._lock = make_lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,14 @@ def test_servers_of_a_cluster_have_addresses(ray: Any) -> None:
         with pytest.raises(ConnectionLostError):
             connect(address, timeout=2.0)
     servers.close()
+
+
+def test_what_ray_cannot_pickle_shows_no_token(ray: Any) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with pytest.raises(TypeError, match="Could not serialize the argument") as caught:
+        RayServers(Echo, token="secret", credentials=context)
+    assert "<hidden>" in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_module_and_a_name(ray: Any) -> None:

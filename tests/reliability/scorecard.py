@@ -175,8 +175,10 @@ _ROWS = [
     Row(53, "names, units, texts, properties and file names with escape sequences, C1 controls and "
         "bidirectional marks, in every command, table, log and traceback",
         "none reaches the terminal", ""),
-    Row(54, "malformed greetings, requests and metadata that contain a secret",
-        "the secret is in no error, log, reply, repr, span, recording or pickle", ""),
+    Row(54, "malformed greetings, requests and metadata that contain a secret; secrets among the "
+        "arguments that Gymnasium, Minari, Stable-Baselines3 and loggers keep",
+        "the secret is in no error, log, reply, repr, span, recording, spec, data set or pickled "
+        "environment", ""),
     Row(56, "the server in one file, for trusted machines and networks, on the oldest and the "
         "newest Python: rows 21, 26, 33 and 40, malformed frames and bombs of row 42, 10^5 "
         "mutated frames; no floods", "as there; memory of one unread connection at most 24 MiB",

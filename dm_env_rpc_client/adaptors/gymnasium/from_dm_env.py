@@ -22,6 +22,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     restarted,
 )
 from dm_env_rpc_client.adaptors.gymnasium.spaces import from_space, spec_to_space, to_space
+from dm_env_rpc_client.adaptors.gymnasium.specified import Specified
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS, BaseAdaptor
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.environment.made_again import is_made_again
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 RENDER_FPS = 30
 
 
-class GymnasiumEnv(gymnasium.Env[Any, Any]):
+class GymnasiumEnv(Specified, gymnasium.Env[Any, Any]):
     """A Gymnasium environment that steps a dm_env.Environment.
 
     The spaces of actions and observations are derived from their specs (see

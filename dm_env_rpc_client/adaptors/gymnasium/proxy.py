@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ import dm_env
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client.adaptors.gymnasium import elements, value_json
@@ -26,6 +24,7 @@ from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
 )
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
+from dm_env_rpc_client.adaptors.gymnasium.specified import Specified
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION, FRAME, OBSERVATION
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
@@ -71,7 +70,7 @@ class Description(NamedTuple):
     forms: Collection[str] = ()
 
 
-class GymnasiumProxy(gymnasium.Env[Any, Any]):
+class GymnasiumProxy(Specified, gymnasium.Env[Any, Any]):
     """A remote Gymnasium environment, as returned by `make_remote`.
 
     Spaces, observations, rewards, flags, infos, metadata and frames are those of the environment
@@ -130,19 +129,6 @@ class GymnasiumProxy(gymnasium.Env[Any, Any]):
         if name not in self.__dict__ and not name.startswith("_") and self._names.set(name, value):
             return True
         return super().set_wrapper_attr(name, value, force=force)
-
-    @property
-    def spec(self) -> EnvSpec | None:
-        """The spec passed by `gymnasium.make`, with the time limit of the remote environment."""
-        return self._spec
-
-    @spec.setter
-    def spec(self, spec: EnvSpec | None) -> None:
-        if spec is not None and spec.max_episode_steps is None:
-            spec = dataclasses.replace(spec, max_episode_steps=self._max_episode_steps)
-        self._spec = spec
-
-    _spec: EnvSpec | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

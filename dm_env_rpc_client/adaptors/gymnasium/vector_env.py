@@ -31,6 +31,7 @@ from dm_env_rpc_client.adaptors.gymnasium.proxy import (
     reset_settings,
 )
 from dm_env_rpc_client.adaptors.gymnasium.row_spaces import OwnSpaces, RowSpaces, SpecSpaces
+from dm_env_rpc_client.adaptors.gymnasium.specified import Specified
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
@@ -47,6 +48,7 @@ from dm_env_rpc_client.environment.many.row_worlds import Result
 from dm_env_rpc_client.environment.many.rows import RowSpecs
 from dm_env_rpc_client.errors import ConnectionLostError, SpecError
 from dm_env_rpc_client.protocol import autoreset, batches
+from dm_env_rpc_client.system.secrets import hidden
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -57,7 +59,9 @@ if TYPE_CHECKING:
 Array: TypeAlias = npt.NDArray[Any]
 
 
-class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[Any, Any, Array]):
+class RemoteVectorEnv(
+    MadeByArguments, RemoteCalls, Specified, gymnasium.vector.VectorEnv[Any, Any, Array]
+):
     """A vector environment that steps N remote environments together from one thread.
 
     The spaces are those of `GymnasiumEnv`, batched as in Gymnasium. An episode is terminated if the
@@ -144,7 +148,7 @@ class RemoteVectorEnv(MadeByArguments, RemoteCalls, gymnasium.vector.VectorEnv[A
             join_world_settings,
             num_batches=num_batches,
             world_settings={} if wish is None else {batches.AUTORESET_MODE: wish.name},
-            **make_kwargs,
+            **hidden(make_kwargs),
         )
         self._worlds: AnyWorlds = self._open()
         self.render_mode = None

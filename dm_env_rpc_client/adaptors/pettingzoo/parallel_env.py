@@ -41,6 +41,7 @@ from dm_env_rpc_client.errors import (
     SpecError,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.system.secrets import hidden
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 if TYPE_CHECKING:
@@ -158,7 +159,9 @@ class RemoteParallelEnv(MadeByArguments, ParallelEnv):
         self._supervision = None if supervised is None else Supervision(supervised)
         self._latest: dict[Hashable, Any] = {}
         self._has_begun = False
-        self._open = functools.partial(Players, address, world_name, creating, **make_kwargs)
+        self._open = functools.partial(
+            Players, address, world_name, creating, **hidden(make_kwargs)
+        )
         may_be_own = "requested_observations" not in make_kwargs
         self._joining = (agents, dict(join_world_settings), may_be_own)
         self._enter()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.secrets import revealed
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 
@@ -34,6 +35,7 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
     Raises:
       SpecError: a key or a value contains characters that HTTP/2 headers cannot contain.
     """
+    metadata = revealed(metadata, "metadata")
     if metadata is None:
         return None
     # A text is a collection, too: of characters.
@@ -44,6 +46,7 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
             f"metadata must be a sequence of (key, value) pairs, or None, got "
             f"{type(metadata).__name__}{hint}"
         )
+    checked: list[tuple[str, str | bytes]] = []
     for number, pair in enumerate(metadata, 1):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise SpecError(
@@ -56,6 +59,7 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
                 f"metadata pair {number} has an invalid key; a key may contain only lower-case "
                 "letters, digits, '_', '-' and '.'"
             )
+        value = revealed(value, "metadata")
         is_binary = key.endswith("-bin")
         # gRPC encodes values by the suffix of the key.
         if is_binary != isinstance(value, bytes):
@@ -66,7 +70,8 @@ def check_metadata(metadata: Metadata | None) -> tuple[tuple[str, str | bytes], 
             raise SpecError(
                 f"metadata {key!r}: the value must consist of printable ASCII characters"
             )
-    return tuple((key, value) for key, value in metadata)
+        checked.append((key, value))
+    return tuple(checked)
 
 
 def bearer(token: str) -> tuple[str, str]:
@@ -75,6 +80,7 @@ def bearer(token: str) -> tuple[str, str]:
     Raises:
       SpecError: the token does not consist of printable ASCII characters without spaces.
     """
+    token = revealed(token, "token")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         given = "" if isinstance(token, str) else f", got {type(token).__name__}"
         raise SpecError(f"a token must consist of printable ASCII characters without spaces{given}")
