@@ -15,7 +15,9 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client import arguments
+from dm_env_rpc_client.adaptors.gymnasium import info_observation
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room, spec_to_space, to_space_array
+from dm_env_rpc_client.adaptors.pettingzoo import description
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.recording.episodes import Episode, all_episodes
@@ -30,6 +32,8 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.namespace import NAMESPACE_METADATA_FILENAME
     from minari.storage import get_dataset_path
+
+_INFOS = (info_observation.EXTRAS, description.EXTRAS)
 
 _TIMESTEP_PART = 16
 """The maximum size of a TimeStep is `Limits.chunk_bytes` divided by this number. Minari uses 20
@@ -47,9 +51,10 @@ def export_minari(
 
     Observations and actions are dicts by flat name. A single observation or action is not wrapped
     in a dict. The spaces of observations and actions are those of `adaptors.gymnasium.spaces`, as
-    for a remote environment. An episode is terminated or truncated at its last step; an episode
-    abandoned by the agent, or incomplete in the recording, is truncated. Episodes with only one
-    TimeStep are omitted. All other episodes are in memory at the same time, as Minari requires.
+    for a remote environment. Infos are left out. An episode is terminated or truncated at its last
+    step; an episode abandoned by the agent, or incomplete in the recording, is truncated. Episodes
+    with only one TimeStep are omitted. All other episodes are in memory at the same time, as Minari
+    requires.
 
     Args:
       path: the recording.
@@ -74,7 +79,7 @@ def export_minari(
     buffers: list[EpisodeBuffer] = []
     first: Episode | None = None
     space_of: dict[str, spaces.Space[Any]] = {}
-    for episode in all_episodes(Scan(path, limits)):
+    for episode in map(_without_infos, all_episodes(Scan(path, limits))):
         if len(episode) < 2:
             continue
         # The buffers hold copies, so `first` must not keep the arrays alive as well.
@@ -114,6 +119,20 @@ def export_minari(
             jpeg_encoding=False,
         )
     return len(buffers)
+
+
+def _without_infos(episode: Episode) -> Episode:
+    """Return an episode without the texts in which servers of this package send infos."""
+    found = episode.observation_specs
+    infos = {name for name in _INFOS if found.get(name) == specs.StringArray((), name=name)}
+    if not infos:
+        return episode
+
+    def rest(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if name not in infos}
+
+    steps = [each._replace(observation=rest(each.observation)) for each in episode.flat_timesteps]
+    return dataclasses.replace(episode, observation_specs=rest(found), flat_timesteps=steps)
 
 
 def _check_id(dataset_id: str) -> None:

@@ -22,11 +22,8 @@ class Secret(str):
     All functions with the arguments `token` and `metadata` accept it. A copy and a pickle contain
     the secret, because another process needs it to connect.
 
-    Args:
-      value: the token or the metadata.
-
     Attributes:
-      value: the same.
+      value: the token or the metadata.
     """
 
     __slots__ = ("value",)
@@ -34,7 +31,11 @@ class Secret(str):
     value: Any
 
     def __new__(cls, value: Any) -> Secret:
-        """Hide a value."""
+        """Hide a token or metadata.
+
+        Args:
+          value: the token or the metadata.
+        """
         made = super().__new__(cls, _SHOWN)
         made.value = value.value if isinstance(value, Secret) else value
         return made

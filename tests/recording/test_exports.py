@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs
+from gymnasium import spaces
 
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
@@ -43,6 +48,122 @@ NUMBERS = {
     "int64": specs.BoundedArray((), np.int64, -(2**63), 2**63 - 1),
     "uint64": specs.BoundedArray((), np.uint64, 0, 2**64 - 1),
 }
+
+
+class Informing(gymnasium.Env[Any, Any]):
+    """Observes its action, ends after three steps and has infos."""
+
+    action_space = spaces.Discrete(3)
+    observation_space: spaces.Space[Any] = spaces.Box(0.0, 9.0, (2,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._count = 0
+        return self._observed(0), {"seed": seed, "text": "begun"}
+
+    def step(self, action: Any) -> Any:
+        self._count += 1
+        both = self._count == 3
+        return self._observed(action), 1.0, both, both, {"count": self._count}
+
+    def _observed(self, value: Any) -> Any:
+        return np.full(2, value, np.float64)
+
+
+class InformingParts(Informing):
+    """Observes two parts."""
+
+    observation_space = spaces.Dict({"a": Informing.observation_space, "b": spaces.Discrete(9)})
+
+    def _observed(self, value: Any) -> Any:
+        return {"a": super()._observed(value), "b": int(value)}
+
+
+@pytest.mark.parametrize("environment", [Informing, InformingParts])
+@pytest.mark.parametrize("num_batches", [None, 0, 1])
+def test_minari_has_the_episodes_of_gymnasium_environments(
+    environment: type[Informing],
+    num_batches: int | None,
+    path: Path,
+    export_minari: Callable[..., int],
+) -> None:
+    minari = pytest.importorskip("minari")
+
+    actions = [1, 2, 0, 2]
+    with serve(environment) as server:
+        if num_batches is None:
+            one = gymnasium.make(
+                "dm_env_rpc_client.gymnasium:Remote-v0", address=server.address, record=path
+            )
+            with one:
+                one.reset(seed=3)
+                assert [one.step(action)[4]["count"] for action in actions[:3]] == [1, 2, 3]
+        else:
+            with RemoteVectorEnv(server.address, 2, num_batches=num_batches, record=path) as envs:
+                envs.reset(seed=3)
+                for action in actions:
+                    envs.step(np.full(2, action))
+    count = 1 if num_batches is None else 2
+    export_minari(path, "informing/run-v0")
+    dataset = minari.load_dataset("informing/run-v0")
+    episodes = [each for each in dataset.iterate_episodes() if len(each) == 3]
+    assert len(episodes) == count
+    for exported in episodes:
+        observed = exported.observations
+        if environment is InformingParts:
+            assert observed["observation.b"].tolist() == [0, *actions[:3]]
+            observed = observed["observation.a"]
+        np.testing.assert_array_equal(observed, [[each] * 2 for each in [0, *actions[:3]]])
+        assert exported.actions.tolist() == actions[:3]
+        assert exported.terminations.tolist() == [False, False, True]
+
+
+def test_minari_has_the_episodes_of_agents_of_pettingzoo(
+    path: Path, export_minari: Callable[..., int]
+) -> None:
+    minari = pytest.importorskip("minari")
+    pettingzoo = pytest.importorskip("pettingzoo")
+
+    from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+
+    class Two(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
+        metadata: dict[str, Any] = {"name": "two_v0", "render_modes": []}  # noqa: RUF012
+        possible_agents = agents = ["a", "b"]  # noqa: RUF012
+
+        def observation_space(self, agent: Any) -> Any:
+            return spaces.Discrete(9)
+
+        action_space = observation_space
+
+        def reset(self, seed: int | None = None, options: Any = None) -> Any:
+            return dict.fromkeys(self.agents, 0), {agent: {"seed": seed} for agent in self.agents}
+
+        def step(self, actions: Any) -> Any:
+            no = dict.fromkeys(self.agents, False)
+            return actions, dict.fromkeys(self.agents, 1.0), no, no, {each: {} for each in no}
+
+    with (
+        serve(Two) as server,
+        contextlib.closing(RemoteParallelEnv(server.address, record=path)) as env,
+    ):
+        env.reset(seed=1)
+        env.step({"a": 5, "b": 5})
+    assert export_minari(path, "agents/run-v0") == 2
+    for exported in minari.load_dataset("agents/run-v0").iterate_episodes():
+        assert exported.observations.tolist() == [0, 5]
+
+
+def test_a_text_that_an_environment_observes_is_refused_in_any_case(
+    path: Path, export_minari: Callable[..., int]
+) -> None:
+    pytest.importorskip("minari")
+    with recorded(
+        path, lambda: Constant({"gymnasium": specs.StringArray((2,))}, None, NUMBERS)
+    ) as env:
+        env.reset()
+        env.step({name: spec.generate_value() for name, spec in NUMBERS.items()})
+    with pytest.raises(RecordingError, match=r"'gymnasium' is .*Minari has no type of space"):
+        export_minari(path, "text-v0")
 
 
 def test_minari_takes_numbers_of_all_sorts(path: Path, export_minari: Callable[..., int]) -> None:

@@ -22,6 +22,12 @@ _EXPECTED = {
 _NUMBERS = (float, int, np.floating, np.bool_)
 """Types whose values are always valid rewards, unlike np.integer, which includes np.timedelta64."""
 
+OBJECTIVES = (
+    "; combine the rewards of several objectives into one number before the environment is served, "
+    "as mo_gymnasium.wrappers.LinearReward does"
+)
+"""The advice in errors for rewards of several numbers."""
+
 _OLD = (
     "gym before 0.26 has this interface: change the environment, or wrap it with the package shimmy"
 )
@@ -75,9 +81,10 @@ def as_reward(environment: Any, reward: Any) -> float:
         except (TypeError, ValueError, OverflowError) as error:
             reason = f" ({error})"
     found = "a masked value" if np.ma.is_masked(reward) else described(reward) + reason
+    is_several = isinstance(reward, list | tuple | np.ndarray) and getattr(reward, "ndim", 1) > 0
     raise TypeError(
         f"step of {type(inner(environment)).__name__} returned a reward that is not a number: got "
-        f"{found}; expected a float"
+        f"{found}; expected a float{OBJECTIVES if is_several else ''}"
     )
 
 

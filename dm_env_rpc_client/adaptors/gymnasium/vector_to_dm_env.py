@@ -30,7 +30,7 @@ from dm_env_rpc_client.adaptors.gymnasium.info_observation import (
     encoded_blocks,
     encoded_stack,
 )
-from dm_env_rpc_client.adaptors.gymnasium.returns import explain, inner
+from dm_env_rpc_client.adaptors.gymnasium.returns import OBJECTIVES, explain, inner
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import OBSERVATION, reset_arguments
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
     VECTOR_DESCRIPTION,
@@ -350,10 +350,13 @@ class GymnasiumVectorEnvironment(elements.Converting, dm_env.Environment):
     def _wrong(self, name: str, values: Any, shape: tuple[int, ...] = ()) -> TypeError:
         more = ""
         if len(shape) == 2 and self.num_envs in shape:
-            more = (
-                "; if these belong to several agents in each row, return their sum, or serve the "
-                "environment as a ParallelEnv of PettingZoo"
-            )
+            # The environments of MO-Gymnasium have a space of rewards, for their objectives.
+            if not hasattr(self._inner, "reward_space"):
+                more = (
+                    "; if these belong to several agents in each row, return their sum, or serve "
+                    "the environment as a ParallelEnv of PettingZoo"
+                )
+            more += OBJECTIVES if name == "rewards" else ""
         return TypeError(
             f"step of {type(self._inner).__name__} returned {name} that are "
             f"{described(values)}; expected an array of {self.num_envs} numbers, one for each "

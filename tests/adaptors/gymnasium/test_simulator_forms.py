@@ -12,8 +12,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import OrderEnforcing, TransformAction
 
-from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, EnvironmentsFailedError, make
-from dm_env_rpc_client.adaptors.gymnasium import space_json
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    DmEnvRpcClientError,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    make,
+)
+from dm_env_rpc_client.adaptors.gymnasium import make_remote, space_json
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium import simulators
@@ -176,6 +182,44 @@ def test_lists_for_several_agents_are_refused(rows: int | None) -> None:
         action = np.zeros(shape, np.float32)
         with pytest.raises(DmEnvRpcError, match=text):
             env.step({"0": action, "1": action})
+
+
+class Objectives(gymnasium.Env[Any, Any]):
+    """Returns a reward for each of two objectives, as MO-Gymnasium's environments do."""
+
+    action_space = observation_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
+    reward_space = spaces.Box(-1.0, 1.0, (2,), np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        return action, action, False, False, {}
+
+
+class ObjectivesOfRows(gymnasium.vector.SyncVectorEnv):
+    """Has a reward for each row and objective, as MO-Gymnasium's MOSyncVectorEnv."""
+
+    def __init__(self) -> None:
+        super().__init__([Objectives] * ROWS)
+        self.reward_space = Objectives.reward_space
+        self._rewards: Any = np.zeros((ROWS, 2))
+
+
+@pytest.mark.parametrize("environment", [Objectives, ObjectivesOfRows])
+def test_rewards_of_several_objectives_are_refused_with_what_to_do(environment: Any) -> None:
+    with serve(environment) as server:
+        ways: list[Any] = [functools.partial(make, server.address)]
+        if environment is Objectives:
+            ways.append(functools.partial(BatchedEnvironment, server.address, 2))
+        for way in ways:
+            with way() as env:
+                action = np.zeros(env.action_spec()["action"].shape)
+                env.reset()
+                text = r"of several objectives .*LinearReward"
+                with pytest.raises(DmEnvRpcClientError, match=text) as caught:
+                    env.step({"action": action})
+                assert "agents" not in str(caught.value)
 
 
 def of_gym(name: str, **members: Any) -> Any:
@@ -343,3 +387,27 @@ def test_some_rows_of_maniskill_begin_as_in_this_process() -> None:
                 assert same(envs.reset(options={"reset_mask": ended})[0], begun)
                 resets += not ended.all()
     assert resets > 5
+
+
+class _Scalar(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Box(-1.0, 1.0, (), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.float64(self.np_random.random()), {}
+
+    def step(self, action: Any) -> Any:
+        return np.float64(0.5), 0.0, False, False, {}
+
+
+def test_differences_of_seeds_and_of_boxes_without_dimensions() -> None:
+    local = gymnasium.vector.SyncVectorEnv([_Scalar] * 3)
+    with serve(_Scalar) as server, RemoteVectorEnv(server.address, 3) as envs:
+        with make_remote(server.address) as one:
+            observation, _ = one.reset(seed=5)
+            assert isinstance(observation, np.ndarray)
+            assert observation.shape == ()
+            assert observation in one.observation_space
+        assert envs.reset(seed=5)[0].tolist() == local.reset(seed=5)[0].tolist()
+        assert (envs.np_random_seed, local.np_random_seed) == (5, (5, 6, 7))
