@@ -15,9 +15,8 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.adaptors.gymnasium import info_observation
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import EXTRAS, OF_AGENTS
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room, spec_to_space, to_space_array
-from dm_env_rpc_client.adaptors.pettingzoo import description
 from dm_env_rpc_client.errors import RecordingError, SpecError
 from dm_env_rpc_client.extras import importing
 from dm_env_rpc_client.recording.episodes import Episode, all_episodes
@@ -32,8 +31,6 @@ with importing("minari", "Minari, for Python from 3.11 on, needs"):
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.namespace import NAMESPACE_METADATA_FILENAME
     from minari.storage import get_dataset_path
-
-_INFOS = (info_observation.EXTRAS, description.EXTRAS)
 
 _TIMESTEP_PART = 16
 """The maximum size of a TimeStep is `Limits.chunk_bytes` divided by this number. Minari uses 20
@@ -124,7 +121,8 @@ def export_minari(
 def _without_infos(episode: Episode) -> Episode:
     """Return an episode without the texts in which servers of this package send infos."""
     found = episode.observation_specs
-    infos = {name for name in _INFOS if found.get(name) == specs.StringArray((), name=name)}
+    texts = {name: specs.StringArray((), name=name) for name in (EXTRAS, OF_AGENTS)}
+    infos = {name for name, text in texts.items() if found.get(name) == text}
     if not infos:
         return episode
 

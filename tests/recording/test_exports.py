@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
+from tests.constraints import ROOT
 from tests.recording.sessions import play, recorded
 from tests.support.environments import Constant
 
@@ -151,6 +154,14 @@ def test_minari_has_the_episodes_of_agents_of_pettingzoo(
     assert export_minari(path, "agents/run-v0") == 2
     for exported in minari.load_dataset("agents/run-v0").iterate_episodes():
         assert exported.observations.tolist() == [0, 5]
+
+
+def test_minari_needs_no_pettingzoo() -> None:
+    pytest.importorskip("minari")
+    program = (
+        "import sys; sys.modules['pettingzoo'] = None; import dm_env_rpc_client.adaptors.minari"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def test_a_text_that_an_environment_observes_is_refused_in_any_case(

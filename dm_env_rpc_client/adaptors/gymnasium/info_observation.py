@@ -33,6 +33,9 @@ from dm_env_rpc_client.protocol import batches
 EXTRAS = "gymnasium"
 """The name of the observation that carries the infos."""
 
+OF_AGENTS = "pettingzoo"
+"""The name of the observation that carries the infos of an agent of a PettingZoo environment."""
+
 INFOS = "infos"
 """The setting of a Reset that requests infos. Descriptions list the strings that it supports."""
 

@@ -23,8 +23,8 @@ _NUMBERS = (float, int, np.floating, np.bool_)
 """Types whose values are always valid rewards, unlike np.integer, which includes np.timedelta64."""
 
 OBJECTIVES = (
-    "; combine the rewards of several objectives into one number before the environment is served, "
-    "as mo_gymnasium.wrappers.LinearReward does"
+    "; if the parts belong to several objectives, combine them into one number before the "
+    "environment is served, as mo_gymnasium.wrappers.LinearReward does"
 )
 """The advice in errors for rewards of several numbers."""
 

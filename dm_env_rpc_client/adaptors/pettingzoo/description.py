@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gymnasium import spaces
 
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import OF_AGENTS
 from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json, to_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.gymnasium.value_json import (
@@ -28,7 +29,7 @@ FRAME = "pettingzoo.frame"
 STATE = "pettingzoo.state"
 """The key of the property that contains the global state, if there is a `state_space`."""
 
-EXTRAS = "pettingzoo"
+EXTRAS = OF_AGENTS
 """The name of the observation that contains the info and other values without a counterpart in
 dm_env."""
 

@@ -216,7 +216,7 @@ def test_rewards_of_several_objectives_are_refused_with_what_to_do(environment: 
             with way() as env:
                 action = np.zeros(env.action_spec()["action"].shape)
                 env.reset()
-                text = r"of several objectives .*LinearReward"
+                text = r"several objectives, .*LinearReward"
                 with pytest.raises(DmEnvRpcClientError, match=text) as caught:
                     env.step({"action": action})
                 assert "agents" not in str(caught.value)
