@@ -17,6 +17,7 @@ EVERYWHERE: Mapping[str, Sequence[str]] = {
         "an observed Dict has the order of its space",
         "rewards are `float`",
         "anything else arrives as its `repr`",
+        "arrives as the plain number or string",
     ],
     "how-to/batches.md": [
         "A row rejects the same values as a single environment, and the error message is the same",

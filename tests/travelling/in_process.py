@@ -7,6 +7,8 @@ environments do.
 from __future__ import annotations
 
 import copy
+import datetime
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -150,9 +152,13 @@ def _info(value: Any, levels: int) -> Any:
         return {_info(key, levels - 1): _info(part, levels - 1) for key, part in value.items()}
     if isinstance(value, list | tuple) and levels:
         return type(value)(_info(part, levels - 1) for part in value)
-    if value is None or isinstance(
-        value, str | bytes | bool | int | float | complex | np.ndarray | np.generic
-    ):
+    if isinstance(value, set | frozenset) and levels:
+        return type(value)(_info(part, levels - 1) for part in value)
+    if value is None or isinstance(value, bytes | bool | np.ndarray | np.generic):
+        return value
+    if isinstance(value, enum.Enum) and isinstance(value, str | int):
+        return value.value
+    if isinstance(value, str | int | float | complex | datetime.date | datetime.timedelta):
         return value
     return repr(value)
 

@@ -32,6 +32,7 @@ from gymnasium import spaces
 
 from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import one_bound
+from dm_env_rpc_client.adaptors.gymnasium.unsent import Given
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.system.foreign_environments import described
 from dm_env_rpc_client.tensors import casting, structures
@@ -136,7 +137,7 @@ def writer(space: spaces.Space[Any], name: str, count: int | None = None) -> Con
         dtype = _wire_dtype(part)
         none = np.empty((0, *part.shape), dtype)
         return lambda element: none.copy() if len(element) == 0 else _cast(element, dtype, name)
-    return value_json.encode
+    return functools.partial(value_json.encode, where=Given(name))
 
 
 def _dict_writer(space: spaces.Dict, name: str, count: int | None) -> Converter:

@@ -26,6 +26,7 @@ from dm_env_rpc_client.adaptors.gymnasium.space_json import from_json
 from dm_env_rpc_client.adaptors.gymnasium.spaces import Room
 from dm_env_rpc_client.adaptors.gymnasium.specified import Specified
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import DESCRIPTION, FRAME, OBSERVATION
+from dm_env_rpc_client.adaptors.gymnasium.unsent import Given
 from dm_env_rpc_client.environment.dm_env_adaptor import DmEnvAdaptor
 from dm_env_rpc_client.errors import DmEnvRpcError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -144,12 +145,14 @@ class GymnasiumProxy(Specified, gymnasium.Env[Any, Any]):
           The observation and the info.
 
         Raises:
+          SpecError: an option cannot be sent; nothing was sent.
           DmEnvRpcError: the environment raised an error, which the message quotes.
           Otherwise as `DmEnvAdaptor.step`.
         """
         super().reset(seed=seed)
+        settings = reset_settings(seed, options)
         self._is_running = False
-        timestep = self.environment.reset(reset_settings(seed, options))
+        timestep = self.environment.reset(settings)
         try:
             self._is_running = True
             observation = timestep.observation
@@ -370,12 +373,16 @@ def observation_reader(
 
 
 def reset_settings(seed: int | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Convert the `seed` and `options` of `gymnasium.Env.reset` to the settings of a Reset."""
+    """Convert the `seed` and `options` of `gymnasium.Env.reset` to the settings of a Reset.
+
+    Raises:
+      SpecError: an option cannot be sent.
+    """
     settings: dict[str, Any] = {}
     if seed is not None:
         settings["seed"] = int(seed)
     if options is not None:
-        settings["options"] = value_json.encode(options)
+        settings["options"] = value_json.encode(options, where=Given("options"))
     return settings
 
 

@@ -218,4 +218,4 @@ def _jsonable(info: Any) -> Any:
     """Convert an info to a JSON value, or raise the error that is reported for its row."""
     if not isinstance(info, Mapping):
         raise TypeError(f"the info is {described(info)}; expected a dict")
-    return value_json.to_jsonable(info, value_json.INFO_LEVELS, is_exact=True)
+    return value_json.to_jsonable(info, value_json.INFO_LEVELS, is_exact=True, where=INFO)

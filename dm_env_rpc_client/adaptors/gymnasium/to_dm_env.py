@@ -261,7 +261,7 @@ class GymnasiumEnvironment(elements.Converting, dm_env.Environment):
         description = {
             "version": value_json.VERSION,
             **self.spaces_json,
-            "metadata": value_json.to_jsonable(env.metadata),
+            "metadata": value_json.to_jsonable(env.metadata, where="metadata"),
             "render_mode": env.render_mode,
             "max_episode_steps": None if spec is None else spec.max_episode_steps,
             "reward_range": value_json.to_jsonable(getattr(env, "reward_range", None)),
@@ -291,7 +291,7 @@ def as_environment(env: Any, arrays: str = "auto") -> GymnasiumEnvironment:
 def encoded_frame(frame: Any) -> Any:
     """Convert a rendered frame to the value of a property: an array or a JSON string."""
     is_numbers = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
-    return frame if is_numbers else value_json.encode(frame)
+    return frame if is_numbers else value_json.encode(frame, where="the frame")
 
 
 def reset_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:

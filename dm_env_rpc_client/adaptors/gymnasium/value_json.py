@@ -15,13 +15,19 @@ object whose key `$` specifies the kind of the value:
 | array of another library | `array` | as for NumPy arrays |
 | array moved to another observation | `block` | `dtype`, `shape`, and `at`: its first byte |
 | bytes | `bytes` | `base64` |
-| tuple | `tuple` | `items` |
+| tuple, set, frozenset | `tuple`, `set`, `frozenset` | `items` |
+| Python date or time | `date`, `datetime`, `timedelta` | `items`: the arguments of the type |
 | element of a Graph | `graph` | `items`: nodes, edges, edge links |
 | mapping with keys other than strings, or with the key `$` | `dict` | `items`: pairs |
 
-A single value also has `scalar` set to true, which distinguishes it from an array of shape (). A
-value of any other type, or a value more than eight levels deep, is replaced by its `repr`. A value
-that contains itself is rejected.
+A single value also has `scalar` set to true, which distinguishes it from an array of shape (). An
+instance of a subclass of int, float, complex, str or bytes, such as a member of an IntEnum, is
+written as a value of that base class.
+
+A value of any other type (including a datetime with a time zone and a set with members that arrive
+as a type without a hash), or a value more than eight levels deep, has no form in JSON. If an
+environment returned the value, it is replaced by its `repr`, and logged once for each key. If a
+caller passed the value, SpecError is raised instead. A value that contains itself is rejected.
 
 Additional keys, which older readers ignore, distinguish similar types. The key `char` is the type
 code of a scalar, since int64 and long long share a dtype name. The key `order` is ">" for
@@ -33,6 +39,7 @@ an object with `$` set to `str` and the string as `value`.
 from __future__ import annotations
 
 import base64
+import datetime
 import functools
 import math
 import sys
@@ -44,9 +51,9 @@ import numpy as np
 from gymnasium import spaces
 
 from dm_env_rpc_client import arguments
+from dm_env_rpc_client.adaptors.gymnasium.unsent import Where, replaced
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.tensors import array_kinds, bounded_parsing
-from dm_env_rpc_client.tensors.nesting import text_of_deep
 
 VERSION = 1
 """The version of the format of environment descriptions."""
@@ -71,6 +78,23 @@ _MOST_DTYPES = 64
 """The maximum number of cached dtypes whose names were sent by a peer."""
 
 _JSON_TYPES = frozenset((type(None), bool, int, str))
+
+# By the methods of the base class, which an Enum, for instance, replaces.
+_BASES: Mapping[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__pos__,
+    str: str.__str__,
+}
+
+_DATE = ("year", "month", "day")
+_DATES: Mapping[type, tuple[str, ...]] = {
+    datetime.date: _DATE,
+    datetime.datetime: (*_DATE, "hour", "minute", "second", "microsecond"),
+    datetime.timedelta: ("days", "seconds", "microseconds"),
+}
+
+_CONTAINERS = (dict, list, tuple, Mapping, set, frozenset)
 
 
 _SCALARS: dict[type, dict[str, str]] = {
@@ -98,14 +122,19 @@ _MAX_LEVELS = INFO_LEVELS + 1
 that are allowed in JSON."""
 
 
-def encode(value: Any, is_exact: bool = False) -> str:
-    """Convert a value to JSON as in the table above, or raise SpecError if it contains itself.
+def encode(value: Any, is_exact: bool = False, where: Where = "a value") -> str:
+    """Convert a value to JSON as in the table above.
 
     Args:
       value: the value.
       is_exact: whether the reader supports NumPy strings.
+      where: the name of the value in error messages and in the log.
+
+    Raises:
+      SpecError: the value contains itself; or `where` is `Given`, and the value has a part without
+        a form in JSON.
     """
-    return text_of(to_jsonable(value, is_exact=is_exact))
+    return text_of(to_jsonable(value, is_exact=is_exact, where=where))
 
 
 def text_of(jsonable: Any) -> str:
@@ -124,7 +153,7 @@ def encode_extras(extras: Mapping[str, Any], is_exact: bool = False) -> str:
       RuntimeError: an info contains itself.
     """
     try:
-        return encode(extras, is_exact) if extras else ""
+        return encode(extras, is_exact, "") if extras else ""
     except SpecError as error:
         raise RuntimeError(
             f"the environment returned an info that cannot be sent: {error}"
@@ -183,7 +212,7 @@ def decode(text: str, where: str) -> Any:
     return from_jsonable(_json(text, where), where)
 
 
-def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
+def snapshot(value: Any, levels: int = _MAX_LEVELS, where: Where = "info") -> Any:
     """Copy a value, so that `encode` can later send it as it is now.
 
     Environments can keep an info, or its arrays, and change them in a later step.
@@ -191,6 +220,7 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
     Args:
       value: a value.
       levels: the maximum number of nested levels to transfer.
+      where: as for `encode`.
     """
     kind = type(value)
     if kind is dict and levels:  # Fast path for most infos, without a call for most parts.
@@ -208,7 +238,7 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
             if not is_plain and of_part is np.ndarray and part.dtype.kind != "O":
                 copied[key] = part.copy()
             else:
-                copied[key] = part if is_plain else snapshot(part, levels - 1)
+                copied[key] = part if is_plain else snapshot(part, levels - 1, (where, key))
         return copied
     if kind in _IMMUTABLE:
         return value
@@ -216,23 +246,36 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS) -> Any:
         if value.dtype.kind != "O" or levels == 0:
             return value.copy()
         if isinstance(value, np.ma.MaskedArray):
-            data = snapshot(np.asarray(value.data), levels)
+            data = snapshot(np.asarray(value.data), levels, where)
             mask = value.mask if value.mask is np.ma.nomask else value.mask.copy()
             return np.ma.MaskedArray(data, mask, fill_value=value.fill_value)
         # One by one, because NumPy would spread lists and arrays over several elements.
         copied = np.empty(value.size, object)
         for index, part in enumerate(value.flat):
-            copied[index] = snapshot(part, levels - 1)
+            copied[index] = snapshot(part, levels - 1, (where, index))
         return copied.reshape(value.shape)
     if isinstance(value, np.generic | bytes | str | complex):
         return value
-    if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
+    if isinstance(value, int | float):
+        return _plain(value)
+    if _is_date(value):
+        return value
+    if levels == 0 or not isinstance(value, _CONTAINERS):
         own = _as_numpy(value)
-        return text_of_deep(value) if own is value else snapshot(own, levels)
+        if own is value:
+            return replaced(value, where, is_deep=isinstance(value, _CONTAINERS))
+        return snapshot(own, levels, where)
     if isinstance(value, Mapping):
-        parts = {key: snapshot(part, levels - 1) for key, part in value.items()}
+        parts = {key: snapshot(part, levels - 1, (where, key)) for key, part in value.items()}
         return parts if isinstance(value, dict) else MappingProxyType(parts)
-    items = [snapshot(part, levels - 1) for part in value]
+    if isinstance(value, set | frozenset):
+        # A member can arrive as a type without a hash: a tensor, for instance, as an array.
+        try:
+            members = {snapshot(part, levels - 1, (where, part)) for part in value}
+        except TypeError:
+            return replaced(value, where)
+        return members if isinstance(value, set) else frozenset(members)
+    items = [snapshot(part, levels - 1, (where, index)) for index, part in enumerate(value)]
     if isinstance(value, list):
         return items
     return spaces.GraphInstance(*items) if isinstance(value, spaces.GraphInstance) else tuple(items)
@@ -270,13 +313,19 @@ def _json(text: str, where: str) -> Any:
     return bounded_parsing.decode(encoded, where, _MAX_VALUES)
 
 
-def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -> Any:
+def to_jsonable(
+    value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False, where: Where = "a value"
+) -> Any:
     """Convert a value to a JSON value, for use inside a larger one.
 
     Args:
       value: the value.
       levels: the maximum number of nested levels to transfer.
       is_exact: as for `encode`.
+      where: as for `encode`.
+
+    Raises:
+      As `encode`.
     """
     kind = type(value)
     if kind in _JSON_TYPES:
@@ -286,33 +335,66 @@ def to_jsonable(value: Any, levels: int = _MAX_LEVELS, is_exact: bool = False) -
     if kind in _SCALARS:
         return {**_SCALARS[kind], "value": to_jsonable(value.item())}
     if isinstance(value, np.ndarray):
-        return _array(value, levels, is_exact)
+        return _array(value, levels, is_exact, where)
     if isinstance(value, np.str_):
         return {KIND: "str", "value": str(value)} if is_exact else str(value)
     if isinstance(value, bytes):
         found = {KIND: "bytes", "base64": base64.b64encode(value).decode()}
         return {**found, _AS: "S"} if isinstance(value, np.bytes_) else found
     if isinstance(value, np.generic):
-        found = _array(np.asarray(value), levels, is_exact)
+        found = _array(np.asarray(value), levels, is_exact, where)
         return {**found, _SCALAR: True} if isinstance(found, dict) else repr(value)
     if kind is complex:
-        return {**_array(np.asarray(value), levels, is_exact), _AS: "complex", _SCALAR: True}
+        return {**_array(np.asarray(value), levels, is_exact, where), _AS: "complex", _SCALAR: True}
     if kind is _Block:
         return value.jsonable
-    if levels == 0 or not isinstance(value, dict | list | tuple | Mapping):
+    if isinstance(value, int | float | complex | str):
+        return to_jsonable(_plain(value), levels, is_exact, where)
+    if _is_date(value):
+        return {KIND: kind.__name__, "items": [getattr(value, name) for name in _DATES[kind]]}
+    if levels == 0 or not isinstance(value, _CONTAINERS):
         own = _as_numpy(value)
-        return text_of_deep(value) if own is value else to_jsonable(own, levels, is_exact)
+        if own is value:
+            return replaced(value, where, is_deep=isinstance(value, _CONTAINERS))
+        return to_jsonable(own, levels, is_exact, where)
     if isinstance(value, dict | Mapping):
         if KIND not in value and all(type(key) is str for key in value):
-            return {key: to_jsonable(part, levels - 1, is_exact) for key, part in value.items()}
+            return {
+                key: part
+                if type(part) in _JSON_TYPES
+                else to_jsonable(part, levels - 1, is_exact, (where, key))
+                for key, part in value.items()
+            }
         pairs = [
-            [to_jsonable(part, levels - 1, is_exact) for part in pair] for pair in value.items()
+            [to_jsonable(part, levels - 1, is_exact, (where, pair[0])) for part in pair]
+            for pair in value.items()
         ]
         return {KIND: "dict", "items": pairs}
-    items = [to_jsonable(part, levels - 1, is_exact) for part in value]
+    if isinstance(value, set | frozenset):
+        value = snapshot(value, levels, where)
+        if isinstance(value, str):
+            return value
+    items = [
+        part
+        if type(part) in _JSON_TYPES
+        else to_jsonable(part, levels - 1, is_exact, (where, index))
+        for index, part in enumerate(value)
+    ]
     if isinstance(value, list):
         return items
+    if isinstance(value, set | frozenset):
+        return {KIND: type(value).__name__, "items": items}
     return {KIND: "graph" if isinstance(value, spaces.GraphInstance) else "tuple", "items": items}
+
+
+def _plain(value: Any) -> Any:
+    """Return an instance of a subclass of a number or string type as its base type."""
+    return next(plain(value) for base, plain in _BASES.items() if isinstance(value, base))
+
+
+def _is_date(value: Any) -> bool:
+    # Not of a subclass: a Timestamp of pandas would lose its nanoseconds.
+    return type(value) in _DATES and getattr(value, "tzinfo", None) is None
 
 
 def _as_numpy(value: Any) -> Any:
@@ -343,17 +425,20 @@ def from_jsonable(value: Any, where: str) -> Any:
         raise ProtocolError(f"{where}: invalid {arguments.shown(value)}: {text}") from error
 
 
-def _array(array: np.ndarray[Any, Any], levels: int, is_exact: bool) -> Any:
+def _array(array: np.ndarray[Any, Any], levels: int, is_exact: bool, where: Where) -> Any:
     if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
-        return _masked_array(array, levels, is_exact)
+        return _masked_array(array, levels, is_exact, where)
     if array.dtype.kind in _MADE_OF_NUMBERS and array.dtype.itemsize:
         numbers, name = _numbers_of(array)
-        return {**_array(numbers, levels, is_exact), _AS: name}
+        return {**_array(numbers, levels, is_exact, where), _AS: name}
     if array.dtype.kind not in "biuf":
         if levels == 0 or array.dtype.kind not in "OU":
-            return text_of_deep(array)
+            return replaced(array, where, is_deep=array.dtype.kind in "OU")
         is_text = array.dtype.kind == "U"
-        items = [to_jsonable(item, levels - 1, is_exact) for item in array.ravel().tolist()]
+        items = [
+            to_jsonable(item, levels - 1, is_exact, (where, index))
+            for index, item in enumerate(array.ravel().tolist())
+        ]
         dtype = {_AS: array.dtype.str.lstrip("<>=")} if is_text else {"dtype": "object"}
         return {KIND: "objects", **dtype, "shape": list(array.shape), "items": items}
     found, of_wire = _form_of(array.dtype)
@@ -361,15 +446,17 @@ def _array(array: np.ndarray[Any, Any], levels: int, is_exact: bool) -> Any:
     return {**found, "shape": list(array.shape), "base64": text}
 
 
-def _masked_array(array: np.ma.MaskedArray[Any, Any], levels: int, is_exact: bool) -> Any:
+def _masked_array(
+    array: np.ma.MaskedArray[Any, Any], levels: int, is_exact: bool, where: Where
+) -> Any:
     # NumPy's own conversions would replace masked values by the fill value.
-    found = _array(np.asarray(array.data), levels, is_exact)
+    found = _array(np.asarray(array.data), levels, is_exact, where)
     if not isinstance(found, dict):
         return repr(array)
     if array is np.ma.masked:
         return {**found, _MASK: True, _SCALAR: True}
     mask = False if array.mask is np.ma.nomask else to_jsonable(np.asarray(array.mask))
-    return {**found, _MASK: mask, _FILL: to_jsonable(array.fill_value, levels, is_exact)}
+    return {**found, _MASK: mask, _FILL: to_jsonable(array.fill_value, levels, is_exact, where)}
 
 
 _MADE_OF_NUMBERS = "cmMS"
@@ -460,6 +547,10 @@ def _read_objects(value: Mapping[str, Any], where: str) -> Any:
     return array.reshape(_shape(value))
 
 
+def _date_reader(kind: type) -> Callable[[Mapping[str, Any], str], Any]:
+    return lambda value, where: kind(*value["items"])
+
+
 def _width(dtype: Any) -> int:
     """Return the length of a string dtype such as U5, in characters."""
     if not isinstance(dtype, str) or dtype[:1] != "U" or not dtype[1:].isdecimal():
@@ -519,4 +610,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
     "tuple": lambda value, where: tuple(from_jsonable(value["items"], where)),
     "graph": lambda value, where: spaces.GraphInstance(*from_jsonable(value["items"], where)),
     "dict": lambda value, where: dict(from_jsonable(value["items"], where)),
+    "set": lambda value, where: set(from_jsonable(value["items"], where)),
+    "frozenset": lambda value, where: frozenset(from_jsonable(value["items"], where)),
+    **{kind.__name__: _date_reader(kind) for kind in _DATES},
 }

@@ -61,7 +61,7 @@ def describe_vector(
         **spaces_json,
         "num_envs": count,
         "autoreset_mode": mode.value,
-        "metadata": value_json.to_jsonable(metadata),
+        "metadata": value_json.to_jsonable(metadata, where="metadata"),
         "render_mode": getattr(env, "render_mode", None),
         "max_episode_steps": None if spec is None else spec.max_episode_steps,
         "id": "" if spec is None else spec.id,
@@ -86,6 +86,6 @@ def encoded_frames(render: Callable[[], Any]) -> Mapping[str, Callable[[], Any]]
         kinds = {(frame.shape, frame.dtype) for frame in frames if isinstance(frame, np.ndarray)}
         if len(kinds) == 1 and all(isinstance(frame, np.ndarray) for frame in frames):
             return np.stack(frames)
-        return value_json.encode(frames)
+        return value_json.encode(frames, where="frames")
 
     return {_FRAME: read}

@@ -110,7 +110,7 @@ def describe(env: Any) -> str:
         "version": VERSION,
         "agents": [
             {
-                "agent": to_jsonable(agent),
+                "agent": to_jsonable(agent, where="agent"),
                 "action_space": to_json(env.action_space(agent), f"{agent}: action_space", notes),
                 "observation_space": to_json(
                     env.observation_space(agent), f"{agent}: observation_space", notes
@@ -118,7 +118,7 @@ def describe(env: Any) -> str:
             }
             for agent in env.possible_agents
         ],
-        "metadata": to_jsonable(dict(getattr(env, "metadata", {}))),
+        "metadata": to_jsonable(dict(getattr(env, "metadata", {})), where="metadata"),
         "render_mode": getattr(env, "render_mode", None),
         "state_space": None if state_space is None else to_json(state_space, "state_space", notes),
         "notes": notes,

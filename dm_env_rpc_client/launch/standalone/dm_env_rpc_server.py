@@ -29,6 +29,7 @@ import collections
 import concurrent.futures
 import contextlib
 import copy
+import datetime
 import errno
 import hmac
 import importlib
@@ -808,7 +809,9 @@ def _to_wire(space: Any, element: Any, where: str = "observation") -> Any:
         found = _described(element)
         text = f"the environment violates its own space: {where!r}: expected a str, got {found}"
         raise RuntimeError(text)
-    return element if kind in _ARRAYS or kind == "Text" else _encode(element)
+    if kind in _ARRAYS or kind == "Text":
+        return element
+    return _encode(element, where=_Strict(where))
 
 
 def _sampled_type(space: Any) -> Any:
@@ -883,13 +886,17 @@ def _space_json(space: Any) -> Dict[str, Any]:
     return found
 
 
-def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
+def _jsonable(value: Any, levels: int = 8, exact: bool = False, where: Any = "a value") -> Any:
     """Return the JSON form of a value; types that JSON lacks become objects with the key `$`.
 
     `exact`: whether the client knows NumPy's strings, which otherwise become plain ones.
+    `where`: the name of the value, or the `where` of its container and its key there.
     """
     if isinstance(value, np.str_):
         return {"$": "str", "value": str(value)} if exact else str(value)
+    for base, plain in _BASES.items():
+        if isinstance(value, base) and not isinstance(value, (bool, np.generic)):
+            value = plain(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if type(value) is float:
@@ -898,7 +905,7 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
         found: Dict[str, Any] = {"$": "bytes", "base64": base64.b64encode(value).decode()}
         return dict(found, **{"as": "S"}) if isinstance(value, np.bytes_) else found
     if isinstance(value, np.ma.MaskedArray):
-        return _masked_json(value, levels, exact)
+        return _masked_json(value, levels, exact, where)
     if isinstance(value, (complex, np.ndarray, np.generic)):
         numbers, kind = _numbers_of(np.asarray(value))
         if kind:
@@ -918,23 +925,87 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False) -> Any:
         if not value.dtype.isnative:
             found["order"] = ">" if sys.byteorder == "little" else "<"
         return found if isinstance(value, np.ndarray) else dict(found, scalar=True)
-    if levels == 0:
-        return _text_of_deep(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
-        items = [_jsonable(item, levels - 1, exact) for item in value.ravel().tolist()]
+    if type(value) in _DATES and getattr(value, "tzinfo", None) is None:
+        kind = type(value).__name__
+        return {"$": kind, "items": [getattr(value, name) for name in _DATES[type(value)]]}
+    is_items = isinstance(value, np.ndarray) and value.dtype.kind in "OU"
+    if levels == 0 or not (is_items or isinstance(value, _CONTAINERS)):
+        return _replaced(value, where, is_deep=is_items or isinstance(value, _CONTAINERS))
+    if is_items:
+        flat = enumerate(value.ravel().tolist())
+        items = [_jsonable(item, levels - 1, exact, (where, index)) for index, item in flat]
         is_text = value.dtype.kind == "U"
         dtype = {"as": value.dtype.str.lstrip("<>=")} if is_text else {"dtype": "object"}
         return dict({"$": "objects", "shape": list(value.shape), "items": items}, **dtype)
     if isinstance(value, Mapping):
         if "$" not in value and all(type(key) is str for key in value):
-            return {key: _jsonable(part, levels - 1, exact) for key, part in value.items()}
-        pairs = [[_jsonable(part, levels - 1, exact) for part in pair] for pair in value.items()]
+            return {
+                key: _jsonable(part, levels - 1, exact, (where, key)) for key, part in value.items()
+            }
+        pairs = [
+            [_jsonable(part, levels - 1, exact, (where, pair[0])) for part in pair]
+            for pair in value.items()
+        ]
         return {"$": "dict", "items": pairs}
-    if not isinstance(value, (list, tuple)):
-        return repr(value)
-    items = [_jsonable(part, levels - 1, exact) for part in value]
+    items = [_jsonable(part, levels - 1, exact, (where, i)) for i, part in enumerate(value)]
     kind = "graph" if type(value).__name__ == "GraphInstance" else "tuple"
+    if isinstance(value, (set, frozenset)):
+        kind = "set" if isinstance(value, set) else "frozenset"
+        try:
+            set(_unjsonable(items))
+        except TypeError:  # A member arrives as a type without a hash.
+            return _replaced(value, where)
     return items if isinstance(value, list) else {"$": kind, "items": items}
+
+
+# By the methods of the base class, which an Enum, for instance, replaces.
+_BASES: Dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__pos__,
+    str: str.__str__,
+}
+
+_DATE = ("year", "month", "day")
+_DATES: Dict[type, Tuple[str, ...]] = {
+    datetime.date: _DATE,
+    datetime.datetime: (*_DATE, "hour", "minute", "second", "microsecond"),
+    datetime.timedelta: ("days", "seconds", "microseconds"),
+}
+
+_MOST_LOGGED = 100
+_logged: Set[Tuple[str, str]] = set()  # The names and types of values that were replaced.
+
+
+class _Strict(str):
+    """The name of a value whose parts must all have a form in JSON."""
+
+
+def _replaced(value: Any, where: Any, is_deep: bool = False) -> str:
+    """Return the `repr` of a value that has no form in JSON, and log it once for each key."""
+    text = _text_of_deep(value)
+    keys: List[str] = []
+    while isinstance(where, tuple):
+        where, key = where
+        keys.append(f"[{repr(key)[:80]}]" if where else str(key))
+    keys.append(where)
+    keys.reverse()
+    name, kind = "".join(keys), type(value).__name__
+    problem, advice = f"is {_described(value)}", "only " + _SENT
+    if is_deep:
+        problem, advice = f"is a {kind}, nested too deeply", "fewer levels"
+    if isinstance(where, _Strict):
+        raise RuntimeError(f"the environment violates its own space: {name} {problem}")
+    once = "".join(keys[: 2 if where else 3]), kind
+    if once not in _logged and len(_logged) < _MOST_LOGGED:
+        _logged.add(once)
+        sent = "which clients receive as a string, its repr"
+        _log.warning("%s %s, %s; return %s (logged once)", name, problem, sent, advice)
+    return text
+
+
+_SENT = "numbers, strings, bytes, arrays, dates without a time zone, or lists, tuples, sets and "
+_SENT += "dicts of these"
 
 
 def _text_of_deep(value: Any) -> str:
@@ -962,7 +1033,7 @@ def _text_of_deep(value: Any) -> str:
         return f"a {type(value).__name__} of thousands of levels"
 
 
-_CONTAINERS = (Mapping, list, tuple)
+_CONTAINERS = (Mapping, list, tuple, set, frozenset)
 
 
 def _is_of_objects(value: Any) -> bool:
@@ -993,15 +1064,15 @@ def _from_numbers(numbers: Any, kind: str) -> Any:
     return np.ascontiguousarray(numbers).ravel().view(dtype).reshape(numbers.shape[:-1])
 
 
-def _masked_json(array: Any, levels: int, exact: bool) -> Any:
+def _masked_json(array: Any, levels: int, exact: bool, where: Any) -> Any:
     """Return the JSON form of a masked array, with its data and its mask."""
-    found = _jsonable(np.asarray(array.data), levels, exact)
+    found = _jsonable(np.asarray(array.data), levels, exact, where)
     if not isinstance(found, dict):
         return repr(array)
     if array is np.ma.masked:
         return dict(found, mask=True, scalar=True)
     mask = False if array.mask is np.ma.nomask else _jsonable(np.asarray(array.mask))
-    return dict(found, mask=mask, fill_value=_jsonable(array.fill_value, levels, exact))
+    return dict(found, mask=mask, fill_value=_jsonable(array.fill_value, levels, exact, where))
 
 
 def _with_mask(value: Any, array: Any) -> Any:
@@ -1056,7 +1127,10 @@ def _unjsonable(value: Any) -> Any:
                 array = np.array(items, f"U{width or 1}")
                 break
         return _with_mask(value, array.reshape(value["shape"]))
-    return dict(items) if kind == "dict" else tuple(items)
+    for date in _DATES:
+        if kind == date.__name__:
+            return date(*items)
+    return {"dict": dict, "set": set, "frozenset": frozenset}.get(kind, tuple)(items)
 
 
 def _number_dtype(value: Dict[str, Any]) -> Any:
@@ -1066,8 +1140,9 @@ def _number_dtype(value: Dict[str, Any]) -> Any:
     return dtype
 
 
-def _encode(value: Any, exact: bool = False) -> str:
-    return json.dumps(_jsonable(value, exact=exact), separators=(",", ":"), allow_nan=False)
+def _encode(value: Any, exact: bool = False, where: str = "a value") -> str:
+    jsonable = _jsonable(value, exact=exact, where=where)
+    return json.dumps(jsonable, separators=(",", ":"), allow_nan=False)
 
 
 def _decode(text: str) -> Any:
@@ -1106,7 +1181,7 @@ class _Gymnasium:
             "version": 1,
             "action_space": _space_json(env.action_space),
             "observation_space": _space_json(env.observation_space),
-            "metadata": _jsonable(metadata),
+            "metadata": _jsonable(metadata, where="metadata"),
             "render_mode": mode,
             "max_episode_steps": getattr(spec, "max_episode_steps", None),
             "reward_range": _jsonable(getattr(env, "reward_range", None)),
@@ -1121,7 +1196,7 @@ class _Gymnasium:
     def _frame(self) -> Any:
         frame = self._render()
         is_array = isinstance(frame, np.ndarray) and frame.dtype.kind in "biuf"
-        return frame if is_array else _encode(frame)
+        return frame if is_array else _encode(frame, where="the frame")
 
     def configure(self, settings: Dict[str, Any]) -> None:
         """Store the settings of a Reset for the next `reset`, or raise ValueError."""
@@ -1191,7 +1266,7 @@ class _Gymnasium:
             extras["truncated"] = True
         return {
             "observation": value,
-            "gymnasium": _encode(extras, self._infos == "own") if extras else "",
+            "gymnasium": _encode(extras, self._infos == "own", "") if extras else "",
         }
 
     def close(self) -> None:

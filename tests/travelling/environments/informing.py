@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import dm_env
 import numpy as np
 
 from tests.travelling.environments.usual import Habit, Refused, Usual
@@ -29,6 +30,12 @@ class Colour(enum.Enum):
     """Something that JSON has not."""
 
     RED = 1
+
+
+class Shade(str, enum.Enum):
+    """Something that JSON has below its class."""
+
+    DARK = "dark"
 
 
 class Unknown:
@@ -149,8 +156,16 @@ INFOS: dict[str, Habit] = {
     "dates": _same({"at": np.datetime64("2020-02-03"), "for": np.array([3], "m8[s]")}),
     "a masked array": _same({"masked": _MASKED}),
     "objects": _same(
-        {"what": Unknown(), "red": Colour.RED, "set": {1}, "day": datetime.date(2020, 2, 3)}
+        {"what": Unknown(), "red": Colour.RED, "view": {"x": 1}.keys(), "time": datetime.time(1)}
     ),
+    "dates of Python": _same(
+        {
+            "day": datetime.date(2020, 2, 3), "at": datetime.datetime(2020, 2, 3, 4, 5, 6, 7),
+            "for": datetime.timedelta(1, 2, 3),
+        }
+    ),
+    "sets": _same({"set": {1, "x", (2, 3)}, "frozen": frozenset({1.5}), "of": [set(), {None}]}),
+    "enums of texts and numbers": _same({"dark": Shade.DARK, "types": [dm_env.StepType.FIRST]}),
     "an array of objects": _same({"mixed": np.array([1, "a", None, [2]], object)}),
     "an OrderedDict": _same({"o": collections.OrderedDict(b=1, a=2)}),
     "integers of 2**63": _same({"large": 1 << 63, "huge": 10**30}),

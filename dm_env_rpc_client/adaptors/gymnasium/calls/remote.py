@@ -10,6 +10,7 @@ import numpy as np
 
 from dm_env_rpc_client.adaptors.gymnasium import value_json
 from dm_env_rpc_client.adaptors.gymnasium.calls import CALL, KIND, METHOD, SET
+from dm_env_rpc_client.adaptors.gymnasium.unsent import Given
 from dm_env_rpc_client.environment.many.open_rows import AnyWorlds
 from dm_env_rpc_client.errors import DmEnvRpcClientError, PropertyNotFoundError, ProtocolError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -22,8 +23,8 @@ class RemoteCalls:
     """`call`, `get_attr` and `set_attr` of Gymnasium's vector environments, for remote rows.
 
     A server allows names with `serve(callable_names=..., settable_names=...)`. Only data is
-    transferred: numbers, strings, arrays, lists, tuples and mappings; any other object arrives as
-    its `repr`.
+    transferred: numbers, strings, bytes, dates, arrays, lists, tuples, sets and mappings. Any other
+    argument raises SpecError, and any other result arrives as its `repr`.
     """
 
     num_envs: int
@@ -43,7 +44,8 @@ class RemoteCalls:
         Raises:
           AttributeError: the server does not allow the name, or the environment has no such
             attribute.
-          SpecError: an environment has a pending step.
+          SpecError: an argument cannot be sent, or an environment has a pending step; nothing was
+            sent.
           DmEnvRpcError: the method raised an error, which the message quotes.
         """
         return tuple(call_rows(self._worlds, name, range(self.num_envs), args, kwargs))
@@ -101,8 +103,13 @@ def call_rows(
 def set_rows(worlds: AnyWorlds, name: str, rows: Sequence[int], each: Sequence[Any]) -> None:
     """Set an attribute in some rows, with one value per row; see `RemoteCalls.set_attr`."""
     of = dict(zip(rows, each, strict=True))
-    for properties, own, places in _parts(worlds, rows):
-        _set(properties, name, places, [of[row] for row in own])
+    # All values are encoded first: if one is refused, no attribute is set.
+    texts = [
+        (properties, _values([of[row] for row in own], places))
+        for properties, own, places in _parts(worlds, rows)
+    ]
+    for properties, text in texts:
+        _set(properties, name, text)
 
 
 def may_be_called(worlds: AnyWorlds, name: str) -> bool:
@@ -141,7 +148,7 @@ class RemoteNames:
         """Set an attribute, or return False if the server does not allow its name."""
         if name not in self._names(SET):
             return False
-        _set(PropertiesExtension(self._connection()), name, None, [value])
+        _set(PropertiesExtension(self._connection()), name, _values([value], None))
         return True
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -188,7 +195,7 @@ def _call(
         given.update(args=list(args), kwargs=dict(kwargs))
     try:
         if given:
-            properties.write(key, value_json.encode(given))
+            properties.write(key, value_json.encode(given, where=Given("")))
         text = properties.read(key)
     except PropertyNotFoundError as error:
         raise _refused(properties, CALL, name, error) from error
@@ -198,15 +205,23 @@ def _call(
     return list(found)
 
 
-def _set(
-    properties: PropertiesExtension, name: str, rows: Sequence[int] | None, each: Sequence[Any]
-) -> None:
-    """Set an attribute in some rows of one world, or in all if `rows` is None."""
+def _values(each: Sequence[Any], places: Sequence[int] | None) -> str:
+    """Return the JSON that sets an attribute in some rows of one world.
+
+    Args:
+      each: the value for each row.
+      places: the positions of the rows in the world; None for all.
+    """
     given: dict[str, Any] = {"values": list(each)}
-    if rows is not None:
-        given["rows"] = rows
+    if places is not None:
+        given["rows"] = places
+    return value_json.encode(given, where=Given(""))
+
+
+def _set(properties: PropertiesExtension, name: str, text: str) -> None:
+    """Set an attribute in one world, with the result of `_values`."""
     try:
-        properties.write(f"{SET}.{name}", value_json.encode(given))
+        properties.write(f"{SET}.{name}", text)
     except PropertyNotFoundError as error:
         raise _refused(properties, SET, name, error) from error
 

@@ -205,7 +205,7 @@ class ServedCalls:
         arrays = [each for each in results if _is_stackable(each)]
         if len(arrays) == len(results) and len({(each.shape, each.dtype) for each in arrays}) == 1:
             return value_json.encode(np.stack(results))
-        return value_json.encode(tuple(results))
+        return value_json.encode(tuple(results), where=f"the results of {name}")
 
 
 def _is_stackable(value: Any) -> bool:
