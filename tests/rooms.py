@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "arguments", "environment", "errors", "extensions", "extras", "server", "system",
         "tensors",
     },
-    "gymnasium": {"extras", "system"},
+    "gymnasium": {"adaptors", "extras", "system"},
     "__init__": {
         "_proto", "client", "environment", "errors", "protocol", "server", "system", "tensors",
     },

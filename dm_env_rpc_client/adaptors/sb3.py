@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dm_env_rpc_client.adaptors.places import pointing
 from dm_env_rpc_client.environment.base_adaptor import NO_SETTINGS
 from dm_env_rpc_client.environment.made_again import MadeByArguments
 from dm_env_rpc_client.environment.many.row_settings import Settings
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.environment.make_options import VectorKeywords
 
 __all__ = ["RemoteSb3VecEnv"]
+
+if not TYPE_CHECKING:  # It would make type checkers accept every name.
+    __getattr__ = pointing(__name__)
 
 
 class RemoteSb3VecEnv(MadeByArguments, VecEnv):

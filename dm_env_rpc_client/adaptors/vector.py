@@ -1,14 +1,15 @@
-"""A gymnasium.vector.VectorEnv that runs remote environments; it requires the `gymnasium` extra.
+"""`RemoteVectorEnv` of `adaptors.gymnasium`, and its dm_env counterpart, `BatchedEnvironment`.
 
-import gymnasium
-envs = gymnasium.make_vec(
-    "dm_env_rpc_client.gymnasium:Remote-v0", num_envs=16, address="localhost:50051"
-)
-
-`BatchedEnvironment` is the dm_env counterpart of `RemoteVectorEnv` and does not need Gymnasium.
+This module requires the `gymnasium` extra.
 """
 
+from typing import TYPE_CHECKING
+
 from dm_env_rpc_client.adaptors.gymnasium.vector_env import RemoteVectorEnv
+from dm_env_rpc_client.adaptors.places import pointing
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 
 __all__ = ["BatchedEnvironment", "RemoteVectorEnv"]
+
+if not TYPE_CHECKING:  # It would make type checkers accept every name.
+    __getattr__ = pointing(__name__)

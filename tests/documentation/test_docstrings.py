@@ -58,7 +58,7 @@ PROMISED = {
     "dm_env_rpc_client.distributed": "LocalRollouts RayRollouts RayServers",
     "dm_env_rpc_client.testing": "FaultProxy ScriptedServer",
     "dm_env_rpc_client.compliance": "run Options CHECKS",
-    "dm_env_rpc_client.adaptors.gymnasium": "GymnasiumEnv GymnasiumEnvironment",
+    "dm_env_rpc_client.adaptors.gymnasium": "GymnasiumEnv GymnasiumEnvironment RemoteVectorEnv",
     "dm_env_rpc_client.adaptors.vector": "RemoteVectorEnv",
     "dm_env_rpc_client.bridges.gym_socket": "GymSocketEnvironment serve Server",
     "dm_env_rpc_client.bridges.env_c_api": "EnvCApiEnvironment",

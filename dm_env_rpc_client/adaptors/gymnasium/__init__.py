@@ -15,9 +15,11 @@ env = gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address="localhost
 
 import lazy_loader
 
+from dm_env_rpc_client.adaptors.places import pointing
 from dm_env_rpc_client.extras import importing
 
 with importing("gymnasium", "the adaptors of Gymnasium need"):
     import gymnasium as _gymnasium  # noqa: F401
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_own, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = pointing(__name__, _own)

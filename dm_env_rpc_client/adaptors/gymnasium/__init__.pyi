@@ -4,3 +4,4 @@ from .from_dm_env import is_terminated as is_terminated
 from .from_dm_env import make_remote as make_remote
 from .proxy import GymnasiumProxy as GymnasiumProxy
 from .to_dm_env import GymnasiumEnvironment as GymnasiumEnvironment
+from .vector_env import RemoteVectorEnv as RemoteVectorEnv

@@ -11,10 +11,12 @@ observations, infos = env.reset(seed=1)
 
 import lazy_loader
 
+from dm_env_rpc_client.adaptors.places import pointing
 from dm_env_rpc_client.extras import importing
 
 with importing("pettingzoo", "the adaptors of PettingZoo need"):
     import gymnasium as _gymnasium  # noqa: F401
     import pettingzoo as _pettingzoo  # noqa: F401
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_own, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = pointing(__name__, _own)
