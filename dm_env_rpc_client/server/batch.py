@@ -34,7 +34,13 @@ from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.row_turns import Turns, Waits
 from dm_env_rpc_client.server.rows import EnvironmentRows, Rows, named
 from dm_env_rpc_client.server.thread_bound import in_thread_of
-from dm_env_rpc_client.server.worlds.flat_specs import METHODS, FlatSpecs, Specs, specs_of
+from dm_env_rpc_client.server.worlds.flat_specs import (
+    DEFAULT_DISCOUNT,
+    METHODS,
+    FlatSpecs,
+    Specs,
+    specs_of,
+)
 from dm_env_rpc_client.tensors import nesting, structures
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 from dm_env_rpc_client.tensors.structures import leaves
@@ -478,12 +484,15 @@ def _called(environment: Any, function: Callable[[], object]) -> None:
     function()
 
 
-def _check_size(all_specs: tuple[Any, ...], count: int) -> None:
+def _check_size(all_specs: Specs, count: int) -> None:
     """Raise RequestError before creating rows if a batch with these specs would be too large."""
+    _, observation, reward, discount = all_specs
+    # Batches send every discount.
+    sent = observation, reward, DEFAULT_DISCOUNT if discount is None else discount
     # Without the characters of strings, whose number is not known here.
     size = count * sum(
         math.prod(map(int, spec.shape)) * spec.dtype.itemsize
-        for spec in leaves(all_specs[1:])
+        for spec in leaves(sent)
         if spec is not None
     )
     if size > MAX_BYTES:

@@ -16,7 +16,13 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server.errors import environment_error
 from dm_env_rpc_client.server.properties import Properties
-from dm_env_rpc_client.server.worlds.flat_specs import FlatSpecs, Specs, check_taken, specs_of
+from dm_env_rpc_client.server.worlds.flat_specs import (
+    DEFAULT_DISCOUNT,
+    FlatSpecs,
+    Specs,
+    check_taken,
+    specs_of,
+)
 from dm_env_rpc_client.server.worlds.world import begun, next_step_type
 from dm_env_rpc_client.system.foreign_environments import check_time_step
 from dm_env_rpc_client.tensors import nesting, structures
@@ -142,7 +148,8 @@ class Rows:
         infos = None if kind.infos is None else kind.infos.of(count)
         self.action_spec = batched(kind.action_spec, count)
         self.reward_spec = batched(kind.reward_spec, count)
-        self.discount_spec = batched(kind.discount_spec, count)
+        own_discount = DEFAULT_DISCOUNT if kind.discount_spec is None else kind.discount_spec
+        self.discount_spec = batched(own_discount, count)
         self.observation_spec = observation_specs(
             batched(kind.observation_spec, count), count, None if infos is None else infos.name
         )

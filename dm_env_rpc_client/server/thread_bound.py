@@ -15,6 +15,7 @@ import dm_env
 
 from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.properties import Properties, properties_of
+from dm_env_rpc_client.server.worlds.flat_specs import discount_spec_of
 from dm_env_rpc_client.server.worlds.world import Game, Player
 from dm_env_rpc_client.system.foreign_environments import class_name
 from dm_env_rpc_client.system.owner_threads import Owner
@@ -69,7 +70,9 @@ class OwnedEnvironment(dm_env.Environment, StandIn):
     action_spec = _forwarded("action_spec")
     observation_spec = _forwarded("observation_spec")
     reward_spec = _forwarded("reward_spec")
-    discount_spec = _forwarded("discount_spec")
+
+    def discount_spec(self) -> Any:
+        return self._owner.call(discount_spec_of, self._owned)
 
     def close(self) -> None:
         self._owner.call(self._close)
@@ -137,11 +140,13 @@ class OwnedGame(Game):
     action_spec = _forwarded("action_spec")
     observation_spec = _forwarded("observation_spec")
     reward_spec = _forwarded("reward_spec")
-    discount_spec = _forwarded("discount_spec")
     configure = _forwarded("configure")
     reset = _forwarded("reset")
     step = _forwarded("step")
     timestep = _forwarded("timestep")
+
+    def discount_spec(self, player: Player) -> Any:
+        return self._owner.call(discount_spec_of, self._owned, player)
 
     def advance(
         self, actions: Mapping[Player, Any] | None, players: Sequence[Player]

@@ -48,6 +48,8 @@ class Counter(dm_env.Environment):
         if self.made is not None:
             self.made.set()
         self._fails_in, self._fails_at, self._discount = fails_in, fails_at, discount
+        if discount != 1.0:
+            self.discount_spec = lambda: specs.Array((), float, "discount")
         self._count = self._steps = 0
         self._fail("__init__")
         self.properties = Properties()
@@ -115,11 +117,6 @@ class Counter(dm_env.Environment):
             "door": specs.Array((), bool, "door"),
             "heard": specs.StringArray((2,), name="heard"),
         }
-
-    def discount_spec(self) -> specs.Array:
-        if self._discount == 1.0:
-            return super().discount_spec()
-        return specs.Array((), float, "discount")
 
 
 class Mirror(dm_env.Environment):

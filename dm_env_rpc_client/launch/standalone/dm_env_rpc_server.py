@@ -1294,10 +1294,10 @@ class _Specs:
                         f"{where} returned the space {spec}, not a spec: {_IS_GYMNASIUM}"
                     )
         self.reward = getattr(environment, "reward_spec", lambda: Array((), np.float64))()
-        self.discount = getattr(environment, "discount_spec", lambda: _DISCOUNT)()
-        same = ("name", "shape", "dtype", "minimum", "maximum")
-        if all(getattr(self.discount, n, None) == getattr(_DISCOUNT, n) for n in same):
-            self.discount = None  # 1, or 0 in TERMINATED: it follows from the states.
+        # An inherited discount is 1, or 0 in TERMINATED: it follows from the states.
+        own: Any = getattr(environment, "discount_spec", lambda: None)
+        defined_in = getattr(getattr(own, "__func__", None), "__module__", "")
+        self.discount = None if defined_in.startswith("dm_env.") else own()
         actions = _named_specs(self.action, "action")
         observations = _named_specs(self.observation, "observation")
         _check_names([name for name, _ in observations], "observation", _OF_STEPS)
@@ -1325,8 +1325,7 @@ class _Specs:
         is_first = bool(timestep.step_type == FIRST)
         if self.discount is None and discount not in allowed and not is_first:
             raise RuntimeError(
-                f"cannot send the discount {discount} with the default discount_spec; return a "
-                "custom one"
+                f"cannot send the discount {discount}; override discount_spec() and return a spec"
             )
         found = _flatten(self.observation, timestep.observation, "observation")
         missing_discount = int(not is_last)

@@ -6,9 +6,9 @@ key that contains a period forms several levels. A structure that is a single ar
 discount" in the protocol overview). Names and UIDs follow the order of the environment's own
 mappings.
 
-A discount with dm_env's default spec is not an observation. Clients infer such a discount from the
-state after each step: it is 0 if the step TERMINATED a sequence, and otherwise 1. Moreover, an
-observation could not express that a FIRST step has no discount.
+The discount of an environment that does not override `discount_spec` is not an observation. Clients
+infer such a discount from the state after each step: it is 0 if the step TERMINATED a sequence, and
+otherwise 1. Moreover, an observation could not express that a FIRST step has no discount.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import State
 from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD
 from dm_env_rpc_client.server.errors import RequestError
+from dm_env_rpc_client.server.worlds.world import Game
 from dm_env_rpc_client.system.foreign_environments import (
     INHERIT_FROM_GYMNASIUM,
     class_name,
@@ -34,7 +35,7 @@ from dm_env_rpc_client.tensors import nesting, specs, structures
 
 Specs: TypeAlias = tuple[Any, Any, Any, Any]
 """The specs of actions, observations, reward and discount. Each spec may be nested, flat or
-None."""
+None; the discount's is None if it follows from the states."""
 
 METHODS = ("action_spec", "observation_spec", "reward_spec", "discount_spec")
 
@@ -55,13 +56,32 @@ def specs_of(hosted: Any, *player: Any) -> Specs:
     """
     found = []
     for method in METHODS:
-        structure = getattr(hosted, method)(*player)
+        if method == "discount_spec":
+            structure = discount_spec_of(hosted, *player)
+        else:
+            structure = getattr(hosted, method)(*player)
         # A bare spec is the common case, and valid by its type.
         if not isinstance(structure, Array):
             _check(structure, hosted, method)
         found.append(structure)
     action, observation, reward, discount = found
     return action, observation, reward, discount
+
+
+def discount_spec_of(hosted: Any, *player: Any) -> Any:
+    """Return the discount spec of an environment or a game, or None if it is inherited.
+
+    What counts is the override and not the spec: an environment whose own spec equals dm_env's
+    default can return any discount within its bounds.
+    """
+    method = hosted.discount_spec
+    return None if getattr(method, "__func__", None) in _INHERITED else method(*player)
+
+
+_INHERITED = (dm_env.Environment.discount_spec, Game.discount_spec)
+
+DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
+"""The default result of `dm_env.Environment.discount_spec`."""
 
 
 def _check(structure: Any, hosted: Any, method: str) -> None:
@@ -93,9 +113,6 @@ def _is_space(value: Any) -> bool:
     return hasattr(value, "sample") and hasattr(value, "contains")
 
 
-_DEFAULT_DISCOUNT = BoundedArray((), float, 0.0, 1.0, "discount")
-"""The default result of `dm_env.Environment.discount_spec`."""
-
 _OF_STEPS = {name: f"the name of the {name} of a step" for name in (REWARD, DISCOUNT)}
 
 
@@ -106,8 +123,8 @@ class FlatSpecs:
       action_spec: specs of the actions, nested or not, as in dm_env; None for none.
       observation_spec: specs of the observations.
       reward_spec: the spec, or specs, of the reward.
-      discount_spec: the spec, or specs, of the discount; dm_env's default if the discount is 1, or
-        0 in a step that TERMINATED a sequence.
+      discount_spec: the spec, or specs, of the discount; None if the discount is 1, or 0 in a step
+        that TERMINATED a sequence.
       default_actions: values, by flat name, for actions that a step omits; names that are not in
         `action_spec` are ignored.
 
@@ -140,9 +157,7 @@ class FlatSpecs:
         self._flatten_reward = structures.flattener(reward_spec, REWARD)
         # One number needs no walk over a structure in each step.
         self._has_single_reward = isinstance(reward_spec, Array)
-        self.sends_discount = not _is_default_discount(discount_spec)
-        if not self.sends_discount:
-            discount_spec = None
+        self.sends_discount = discount_spec is not None
         self._flatten_discount = structures.flattener(discount_spec, DISCOUNT)
         self.action_names = _names(action_spec, "action")
         self._action_count = len(self.action_names)
@@ -226,7 +241,7 @@ class FlatSpecs:
         terminated.
 
         Raises:
-          RuntimeError: the discount has dm_env's default spec, but does not follow from the states.
+          RuntimeError: the discount has no spec, but does not follow from the states.
         """
         values = self._flatten_observation(timestep.observation)
         reward, discount = timestep.reward, timestep.discount
@@ -245,10 +260,6 @@ class FlatSpecs:
         return values
 
 
-def _is_default_discount(spec: Any) -> bool:
-    return type(spec) is BoundedArray and spec == _DEFAULT_DISCOUNT
-
-
 def _check_default_discount(timestep: dm_env.TimeStep) -> None:
     discount = timestep.discount
     if discount is None or timestep.first() or np.all(np.equal(discount, 1)):
@@ -256,10 +267,10 @@ def _check_default_discount(timestep: dm_env.TimeStep) -> None:
     if timestep.last() and np.all(np.equal(discount, 0)):
         return
     raise RuntimeError(
-        f"the environment's discount is {discount!r} in a {timestep.step_type.name} step, but its "
-        "discount_spec() is dm_env's default, so the discount is not sent and clients infer 1, "
-        "or 0 where a sequence TERMINATED; to send it, return another spec, such as "
-        "dm_env.specs.Array((), float, 'discount')"
+        f"the environment's discount is {discount!r} in a {timestep.step_type.name} step, but it "
+        "does not override discount_spec(), so the discount is not sent and clients infer 1, or 0 "
+        "where a sequence TERMINATED; to send it, override discount_spec() and return a spec, such "
+        "as dm_env.specs.Array((), float, 'discount')"
     )
 
 

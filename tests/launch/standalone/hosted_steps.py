@@ -45,9 +45,7 @@ class Scripted:
         return Array((), np.float64)
 
     def discount_spec(self):
-        if self._own:
-            return Array((), np.float32)
-        return BoundedArray((), float, 0.0, 1.0, "discount")
+        return Array((), np.float32) if self._own else None
 
     def reset(self):
         return self._next("reset")

@@ -47,7 +47,8 @@ class Scripted(dm_env.Environment):
 
     def __init__(self, script: str, own_discount: bool = False):
         self._script = {**SCRIPTS, **REFUSED}[script]
-        self._own_discount = own_discount
+        if own_discount:
+            self.discount_spec = lambda: specs.Array((), np.float32, "d")
         self._count = 0
 
     def reset(self) -> dm_env.TimeStep:
@@ -64,9 +65,6 @@ class Scripted(dm_env.Environment):
             "count": specs.Array((), np.int64, "count"),
             "method": specs.StringArray((), name="method"),
         }
-
-    def discount_spec(self) -> specs.Array:
-        return specs.Array((), np.float32, "d") if self._own_discount else super().discount_spec()
 
     def _next(self, method: str) -> dm_env.TimeStep:
         step = self._script[min(self._count, len(self._script) - 1)]

@@ -54,7 +54,9 @@ class Structured(dm_env.Environment):
         observe: Callable[[int], Any] | None = None,
         steps: int = 100,
     ):
-        self._specs = observation_spec, action_spec, reward_spec, discount_spec
+        self._specs = observation_spec, action_spec, reward_spec
+        if discount_spec is not None:
+            self.discount_spec = lambda: discount_spec
         self._observe = observe or (lambda step: filled(observation_spec, 100.0 * step))
         self._reward, self._first = reward, first
         self._step, self._steps = 0, steps
@@ -68,9 +70,6 @@ class Structured(dm_env.Environment):
 
     def reward_spec(self) -> Any:
         return super().reward_spec() if self._specs[2] is None else self._specs[2]
-
-    def discount_spec(self) -> Any:
-        return super().discount_spec() if self._specs[3] is None else self._specs[3]
 
     def reset(self) -> dm_env.TimeStep:
         self._step = 0

@@ -55,7 +55,9 @@ class Timed(dm_env.Environment):
         self._spec = array(2) if spec is None else spec
         self._observe = observe
         self._action = specs.DiscreteArray(3) if action is None else action
-        self._reward, self._discount = reward, discount
+        self._reward = reward
+        if discount is not None:
+            self.discount_spec = lambda: discount
 
     @property
     def count(self) -> int:
@@ -79,9 +81,6 @@ class Timed(dm_env.Environment):
 
     def reward_spec(self) -> Any:
         return super().reward_spec() if self._reward is None else self._reward
-
-    def discount_spec(self) -> Any:
-        return super().discount_spec() if self._discount is None else self._discount
 
     def _told(self) -> dm_env.TimeStep:
         step = self._script[min(self.steps, len(self._script) - 1)]

@@ -1,0 +1,196 @@
+"""An environment that overrides `discount_spec` sends its discounts, whatever the spec is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from dm_env_rpc_client import (
+    BatchedEnvironment,
+    DmEnvRpcError,
+    EnvironmentsFailedError,
+    connect,
+    create_world,
+    make,
+)
+from dm_env_rpc_client import dm_env_rpc_pb2 as pb
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
+from dm_env_rpc_client.server import Game, serve
+
+DISCOUNTS = (1.0, 0.99, 0.0)
+
+
+class Inheriting(dm_env.Environment):
+    """Has dm_env's default spec; its discounts are these, one for each step."""
+
+    discounts = DISCOUNTS
+
+    def action_spec(self) -> specs.Array:
+        return specs.DiscreteArray(2, name="action")
+
+    def observation_spec(self) -> specs.Array:
+        return specs.Array((), np.int64, "count")
+
+    def reset(self) -> dm_env.TimeStep:
+        self._count = 0
+        return dm_env.restart(np.int64(0))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        discount = self.discounts[self._count]
+        self._count += 1
+        return dm_env.transition(1.0, np.int64(self._count), discount)
+
+
+class Overriding(Inheriting):
+    def discount_spec(self) -> specs.BoundedArray:
+        return specs.BoundedArray((), float, 0.0, 1.0, "discount")
+
+
+class Forwarding(Inheriting):
+    """As wrappers do."""
+
+    def discount_spec(self) -> Any:
+        return Overriding().discount_spec()
+
+
+class OverridingByAttribute(Inheriting):
+    def __init__(self) -> None:
+        self.discount_spec = Overriding().discount_spec
+
+
+class Usual(Inheriting):
+    discounts = (1.0, 1.0, 1.0)
+
+
+class Alone(Game):
+    """A game of one player, with an environment."""
+
+    def __init__(self, environment: dm_env.Environment):
+        self.environment = environment
+
+    min_players = 1
+
+    def join(self, settings: Mapping[str, Any]) -> Hashable:
+        return 0
+
+    def leave(self, player: Hashable) -> None:
+        pass
+
+    def action_spec(self, player: Hashable) -> Any:
+        return self.environment.action_spec()
+
+    def observation_spec(self, player: Hashable) -> Any:
+        return self.environment.observation_spec()
+
+    def reset(self) -> None:
+        self._timestep = self.environment.reset()
+
+    def step(self, actions: Mapping[Hashable, Any]) -> None:
+        self._timestep = self.environment.step(actions[0])
+
+    def timestep(self, player: Hashable) -> dm_env.TimeStep | None:
+        return self._timestep
+
+
+class Sending(Alone):
+    def discount_spec(self, player: Hashable) -> Any:
+        return Overriding().discount_spec()
+
+
+def _game(kind: type[Inheriting]) -> Callable[[], Game]:
+    return lambda: (Alone if kind in (Inheriting, Usual) else Sending)(kind())
+
+
+@contextlib.contextmanager
+def _one_file(kind: type[Inheriting]) -> Iterator[str]:
+    with dm_env_rpc_server.serve(kind, "localhost:0") as server:
+        yield server.address
+
+
+@contextlib.contextmanager
+def _own(factory: Any, **options: Any) -> Iterator[str]:
+    with serve(factory, **options) as server:
+        yield server.address
+
+
+SERVERS: dict[str, Callable[[type[Inheriting]], contextlib.AbstractContextManager[str]]] = {
+    "alone": _own,
+    "a thread for each world": lambda kind: _own(kind, threads="world"),
+    "processes": lambda kind: _own(kind, processes=1),
+    "a game": lambda kind: _own(_game(kind)),
+    "a game with a thread": lambda kind: _own(_game(kind), threads="world"),
+    "one file": _one_file,
+}
+
+ROWS = ("alone", "a thread for each world", "processes")
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Any:
+    return SERVERS[request.param]
+
+
+def observed(address: str) -> set[str]:
+    """The names of the observations of a world."""
+    with connect(address) as connection:
+        joining = pb.JoinWorldRequest(world_name=create_world(connection, {}))
+        return {spec.name for spec in connection.send(joining).specs.observations.values()}
+
+
+@pytest.mark.parametrize("kind", [Overriding, Forwarding, OverridingByAttribute])
+def test_what_overrides_is_sent(server: Any, kind: type[Inheriting]) -> None:
+    with server(kind) as address, make(address) as env:
+        assert "discount" in observed(address)
+        env.reset()
+        found = [env.step({"action": 1}).discount for _ in DISCOUNTS]
+        assert tuple(found) == DISCOUNTS
+
+
+def test_what_inherits_is_not_sent(server: Any) -> None:
+    with server(Usual) as address, make(address) as env:
+        assert "discount" not in observed(address)
+        env.reset()
+        assert env.step({"action": 1}).discount == 1.0
+    with server(Inheriting) as address, make(address) as env:
+        env.reset()
+        env.step({"action": 1})
+        with pytest.raises(DmEnvRpcError, match=r"discount .*0\.99.* override discount_spec"):
+            env.step({"action": 1})
+
+
+@pytest.mark.parametrize("num_batches", [0, 1])
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_follow_the_same_rule(name: str, num_batches: int) -> None:
+    with (
+        SERVERS[name](Overriding) as address,
+        BatchedEnvironment(address, 2, num_batches=num_batches) as envs,
+    ):
+        envs.reset()
+        found = [envs.step({"action": [1, 1]}).discount.tolist() for _ in DISCOUNTS]
+        assert found == [[discount] * 2 for discount in DISCOUNTS]
+    with (
+        SERVERS[name](Inheriting) as address,
+        BatchedEnvironment(address, 2, num_batches=num_batches) as envs,
+    ):
+        envs.reset()
+        envs.step({"action": [1, 1]})
+        with pytest.raises(EnvironmentsFailedError, match="override discount_spec"):
+            envs.step({"action": [1, 1]})
+
+
+def test_a_row_that_overrides_differs_from_one_that_does_not() -> None:
+    def mixed(overrides: bool) -> Inheriting:
+        return Overriding() if overrides else Usual()
+
+    settings = {"num_envs": 2, "rows.overrides": [False, True]}
+    with (
+        serve(mixed) as server,
+        pytest.raises(DmEnvRpcError, match=r"row 1 .* different discount_spec\(\) from row 0"),
+    ):
+        make(server.address, settings)
