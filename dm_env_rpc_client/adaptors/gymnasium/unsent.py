@@ -65,7 +65,7 @@ def replaced(value: Any, where: Where, is_deep: bool = False) -> str:
     if isinstance(where, Given):
         raise SpecError(f"{name} {problem}, which cannot be sent; pass {advice}")
     # By the name and the outermost key only, since there can be any number of keys below it.
-    once = "".join(keys[:3] if not where else keys[:2]), kind
+    once = "".join(keys[: 2 if where else 3]), kind
     if once not in _logged and len(_logged) < _MOST_LOGGED:
         _logged.add(once)
         _log.warning(

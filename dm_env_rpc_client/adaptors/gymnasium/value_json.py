@@ -43,7 +43,7 @@ import datetime
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -79,14 +79,6 @@ _MOST_DTYPES = 64
 
 _JSON_TYPES = frozenset((type(None), bool, int, str))
 
-# By the methods of the base class, which an Enum, for instance, replaces.
-_BASES: Mapping[type, Callable[[Any], Any]] = {
-    int: int.__int__,
-    float: float.__float__,
-    complex: complex.__pos__,
-    str: str.__str__,
-}
-
 _DATE = ("year", "month", "day")
 _DATES: Mapping[type, tuple[str, ...]] = {
     datetime.date: _DATE,
@@ -110,6 +102,18 @@ _SCALARS: dict[type, dict[str, str]] = {
 """For each NumPy scalar type of at most eight bytes, the JSON object without its value."""
 
 _IMMUTABLE = frozenset((*_JSON_TYPES, float, bytes, complex, *_SCALARS))
+
+_PLAIN: Sequence[tuple[type, Callable[[Any], Any]]] = (
+    (np.generic, lambda value: np.asarray(value)[()]),
+    (str, str.__str__),
+    (bytes, lambda value: bytes(memoryview(value))),
+    (int, int.__pos__),
+    (float, float.__pos__),
+    (complex, complex.__pos__),
+)
+"""Conversions of instances of subclasses to plain values, without the methods of the subclasses.
+
+Their classes may not exist, or fail, in the process that receives them."""
 
 _BLOCK_BYTES = 1024
 """The minimum size, in bytes, of an array that is moved to another observation."""
@@ -254,10 +258,9 @@ def snapshot(value: Any, levels: int = _MAX_LEVELS, where: Where = "info") -> An
         for index, part in enumerate(value.flat):
             copied[index] = snapshot(part, levels - 1, (where, index))
         return copied.reshape(value.shape)
-    if isinstance(value, np.generic | bytes | str | complex):
-        return value
-    if isinstance(value, int | float):
-        return _plain(value)
+    for base, plain in _PLAIN:
+        if isinstance(value, base):
+            return plain(value)
     if _is_date(value):
         return value
     if levels == 0 or not isinstance(value, _CONTAINERS):
@@ -348,8 +351,9 @@ def to_jsonable(
         return {**_array(np.asarray(value), levels, is_exact, where), _AS: "complex", _SCALAR: True}
     if kind is _Block:
         return value.jsonable
-    if isinstance(value, int | float | complex | str):
-        return to_jsonable(_plain(value), levels, is_exact, where)
+    for base, plain in _PLAIN:
+        if isinstance(value, base):
+            return to_jsonable(plain(value), levels, is_exact, where)
     if _is_date(value):
         return {KIND: kind.__name__, "items": [getattr(value, name) for name in _DATES[kind]]}
     if levels == 0 or not isinstance(value, _CONTAINERS):
@@ -385,11 +389,6 @@ def to_jsonable(
     if isinstance(value, set | frozenset):
         return {KIND: type(value).__name__, "items": items}
     return {KIND: "graph" if isinstance(value, spaces.GraphInstance) else "tuple", "items": items}
-
-
-def _plain(value: Any) -> Any:
-    """Return an instance of a subclass of a number or string type as its base type."""
-    return next(plain(value) for base, plain in _BASES.items() if isinstance(value, base))
 
 
 def _is_date(value: Any) -> bool:

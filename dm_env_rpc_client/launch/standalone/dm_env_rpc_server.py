@@ -894,9 +894,9 @@ def _jsonable(value: Any, levels: int = 8, exact: bool = False, where: Any = "a 
     """
     if isinstance(value, np.str_):
         return {"$": "str", "value": str(value)} if exact else str(value)
-    for base, plain in _BASES.items():
-        if isinstance(value, base) and not isinstance(value, (bool, np.generic)):
-            value = plain(value)
+    if type(value) not in _BASES and not isinstance(value, (bool, np.generic)):
+        for base, plain in _BASES.items():
+            value = plain(value) if isinstance(value, base) else value
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if type(value) is float:
@@ -1150,7 +1150,7 @@ def _decode(text: str) -> Any:
         if sum(map(text.count, "[{,:")) > 1 << 20 or sum(map(text.count, "[{")) > 1 << 18:
             raise ValueError("too many values")
         return _unjsonable(json.loads(text))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise Refusal(INVALID_ARGUMENT, f"invalid JSON {text[:60]!r}: {error}") from None
 
 

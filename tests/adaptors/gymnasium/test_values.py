@@ -470,6 +470,24 @@ def test_an_array_of_another_form_is_refused(name: str) -> None:
         dm_env_rpc_server._decode(json.dumps(value))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$": "date", "items": [2020, 13, 1]},
+        {"$": "datetime", "items": [10**20, 1, 1]},
+        {"$": "timedelta", "items": [1e300]},
+        {"$": "date", "items": []},
+        {"$": "set", "items": [[]]},
+        {"$": "frozenset", "items": [{}]},
+    ],
+)
+def test_a_date_or_a_set_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(ProtocolError, match="it: invalid"):
+        value_json.decode(json.dumps(value), "it")
+    with pytest.raises(dm_env_rpc_server.Refusal):
+        dm_env_rpc_server._decode(json.dumps(value))
+
+
 @pytest.mark.parametrize("num_batches", [0, 1])
 def test_an_integer_that_gymnasium_cannot_stack_is_the_error_of_its_row(num_batches: int) -> None:
     def make(is_large: bool) -> Telling:
