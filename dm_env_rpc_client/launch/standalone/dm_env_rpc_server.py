@@ -1296,7 +1296,7 @@ class _Specs:
         self.reward = getattr(environment, "reward_spec", lambda: Array((), np.float64))()
         # An inherited discount is 1, or 0 in TERMINATED: it follows from the states.
         own: Any = getattr(environment, "discount_spec", lambda: None)
-        defined_in = getattr(getattr(own, "__func__", None), "__module__", "")
+        defined_in = str(getattr(getattr(own, "__func__", None), "__module__", ""))
         self.discount = None if defined_in.startswith("dm_env.") else own()
         actions = _named_specs(self.action, "action")
         observations = _named_specs(self.observation, "observation")
