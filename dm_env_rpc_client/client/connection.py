@@ -172,6 +172,7 @@ class Connection(BaseConnection):
         self,
         request: envelopes.Outgoing,
         interpret: Callable[[Any], Any] | None = None,
+        deliver: Callable[[Any], Any] | None = None,
     ) -> concurrent.futures.Future[Any]:
         """Send a request without waiting for its answer.
 
@@ -182,6 +183,8 @@ class Connection(BaseConnection):
           request: as for `send`, or already encoded.
           interpret: a function that makes the result from the answer, called in the order of the
             answers, before the next answer is processed.
+          deliver: a function that is called with the result whenever a caller asks the future for
+            it, and returns it.
 
         Returns:
           A future with the outcome of `send`. It cannot be cancelled.
@@ -193,7 +196,7 @@ class Connection(BaseConnection):
         pending = self._pending(request, interpret)
         try:
             self._send(pending)
-            return RequestFuture(pending, self._wait_for_future, self._futures)
+            return RequestFuture(pending, self._wait_for_future, self._futures, deliver)
         except BaseException as error:
             self.interrupted(error, (pending,))
             raise

@@ -40,6 +40,7 @@ class RequestFuture(concurrent.futures.Future[Any]):
       pending: the request, already sent.
       wait: a function that reads until the request has an outcome, or until a timeout in seconds.
       thread: the thread that completes the future if something waits for its completion.
+      deliver: a function that `result` calls with the result, to return it; None for none.
     """
 
     def __init__(
@@ -47,15 +48,18 @@ class RequestFuture(concurrent.futures.Future[Any]):
         pending: Pending,
         wait: Callable[[Pending, float | None], None],
         thread: FuturesThread,
+        deliver: Callable[[Any], Any] | None = None,
     ):
         self.pending = pending
+        self._deliver = deliver
         self._wait = wait
         self._thread = thread
         self._is_prepared = self._is_awaited = False
 
     def result(self, timeout: float | None = None) -> Any:
         self._read(timeout)
-        return self.pending.result()
+        result = self.pending.result()
+        return result if self._deliver is None else self._deliver(result)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._read(timeout)

@@ -51,6 +51,9 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
       device: the device of these arrays.
     """
 
+    # A cancelled coroutine gets no TimeStep, even if the answer has been read.
+    _records_reading = False
+
     def _prepare(self) -> None:
         # Several coroutines may find the environment lost, but only one must restart it.
         self._restart_lock = asyncio.Lock()
@@ -69,12 +72,14 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
             timestep: dm_env.TimeStep = await connection.send_with(
                 self._request(action), self._interpret_step
             )
-            return timestep
         except DmEnvRpcClientError as error:
             self._lose(error, connection)
             lost = self._lost_step()
             # None for a step that would have begun a sequence, or was sent after the lost step.
             return await self.step(action) if lost is None else lost
+        if self._supervision is not None:
+            self._supervision.saw(timestep)
+        return timestep
 
     def rollout(
         self, actions: Iterable[Any], ahead: int = AHEAD
@@ -116,6 +121,9 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
                 self._lose(error, connection)
                 lost = self._lost_step()
                 timestep = await self.step({}) if lost is None else lost
+            else:
+                if self._supervision is not None:
+                    self._supervision.saw(timestep)
             yield timestep
 
     async def _start_all(
@@ -142,7 +150,14 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
         """Take many steps and stack the TimeSteps along time; see `DmEnvAdaptor.unroll`."""
         prepared = iter([self._request(action) for action in per_step(actions)])
         steps = self._steps_ahead(prepared, arguments.count("ahead", ahead))
-        return self._given(timesteps.stack([self._plain(step) async for step in steps]))
+        supervision = self._supervision
+        latest = None if supervision is None else supervision.latest
+        try:
+            return self._given(timesteps.stack([self._plain(step) async for step in steps]))
+        except BaseException:
+            if supervision is not None:
+                supervision.latest = latest  # No caller gets the steps before the error.
+            raise
 
     def on_close(self, callback: Callable[[], Awaitable[object]]) -> None:
         """Await `callback` at the end of `close`; see `DmEnvAdaptor.on_close`."""
@@ -162,7 +177,7 @@ class AsyncDmEnvAdaptor(JoinedAdaptor[AsyncConnection, AsyncRejoin]):
 
     async def _ready(self) -> AsyncConnection:
         """Return the connection, restarting the environment first if its connection was lost."""
-        if self._is_lost:
+        if self._supervision is not None and self._is_lost:
             async with self._restart_lock:
                 await adrive(self._restarting())
         return self._open_connection()

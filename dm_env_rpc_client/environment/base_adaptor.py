@@ -165,6 +165,9 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
     world_name: str | None = None
     _supervision: Supervision | None = None
     _site: Site[Any] | None = None
+    _records_reading = True
+    """Whether TimeSteps are recorded for restarts when their answers are read. Otherwise, they are
+    recorded when callers get them."""
     _after: Callable[[dm_env.TimeStep], dm_env.TimeStep] | None = None
     """A function that records or converts each TimeStep, or None if neither is needed. In most
     environments, the value is None, which costs each step only one extra comparison."""
@@ -280,12 +283,13 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         if self._supervision is None or self._supervision.due is None:
             return None
         lost = self._supervision.lost_step(self._reward_spec, self._discount_spec)
-        return None if lost is None else self._given(lost)
+        # Its observation is converted already if its caller got it before it was recorded.
+        return None if lost is None else self._given(self._plain(lost))
 
     def _after_step(self) -> None:
         """Set the function that records each TimeStep for restarts and converts its arrays."""
         supervision, kind = self._supervision, self._kind
-        if supervision is None:
+        if supervision is None or not self._records_reading:
             self._after = None if kind.library == "numpy" else _converter(kind)
         elif kind.library == "numpy":
             self._after = supervision.saw

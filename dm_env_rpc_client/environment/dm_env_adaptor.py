@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -153,7 +154,9 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             received, and the connection is unusable. With `make(restart=...)`, the step is LAST
             instead, and the error is raised after the last attempt.
         """
-        if type(action) is dict and self._supervision is None:  # Like `_prepare_step`, sooner.
+        if self._supervision is not None:
+            self._supervision.begin()
+        elif type(action) is dict:  # Like `_prepare_step`, sooner.
             return self._take_step(self._codec.encode(action))
         return self._take_step(self._prepare_step(action))
 
@@ -184,6 +187,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           connection: the connection of the step.
         """
         if not isinstance(error, DmEnvRpcClientError):
+            if self._supervision is not None:
+                self._supervision.undo()
             raise error
         self._lose(error, connection)
         lost = self._lost_step()
@@ -277,6 +282,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         # answer and its use.
         if not isinstance(error, Exception) and self._connection is not None:
             self._connection.interrupted(error)
+            if self._supervision is not None:
+                self._supervision.undo()
 
     def _interrupted_sending(self, error: BaseException) -> None:
         """Make the connection unusable if a signal handler has interrupted the sending of a step.
@@ -299,7 +306,12 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           A future of the TimeStep. Steps are taken, and answered, in the order sent.
         """
         try:
-            return self._ready().submit(self._request(action), self._interpret_step)
+            connection = self._ready()
+            if self._supervision is None:
+                return connection.submit(self._request(action), self._interpret_step)
+            # Nobody may ask for the result.
+            interpret = functools.partial(self._supervision.unseen, self._interpret_step)
+            return connection.submit(self._request(action), interpret, self._supervision.saw)
         except BaseException as error:
             self._interrupted_sending(error)
             raise
@@ -369,8 +381,9 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
                     if bad is not None:
                         raise bad
                     return
-                if requests:
+                if self._supervision is not None:
                     requests.popleft()
+                    self._supervision.begin()
                 # Assigned before it is removed: an interrupt in between must not lose it.
                 awaited = in_flight[0]
                 in_flight.popleft()
@@ -388,6 +401,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             # The step's own error is an answer. Any other error has interrupted the wait for it.
             elif awaited.error is not error:
                 connection.interrupted(error, (awaited,))
+                if self._supervision is not None:
+                    self._supervision.undo()
             raise
 
     def _start_all(
@@ -437,11 +452,15 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             ahead,
             interpret if self._leaves_unread else self._interpret_step,
         )
+        supervision = self._supervision
+        latest = None if supervision is None else supervision.latest
         try:
             plain = steps if self._kind.library == "numpy" else map(self._plain, steps)
             return self._given(stack.filled(plain))
         except BaseException as error:
             self._interrupted(error)
+            if supervision is not None:
+                supervision.latest = latest  # No caller gets the steps before the error, either.
             raise
 
     def _restart(self) -> None:

@@ -195,14 +195,18 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
 
     def _finishing_reset(self, started: StartedReset) -> Exchange[None]:
         """Wait for the answer to a reset. The next step begins a sequence."""
-        if started.pending is None:
-            return
+        if started.pending is not None:
+            yield from self._waiting_for_reset(started.pending, started.settings)
+        if self._supervision is not None:
+            self._supervision.end_sequence()
+
+    def _waiting_for_reset(self, pending: Pending, settings: Mapping[str, Any]) -> Exchange[None]:
         connection: Any = self._open_connection()
         try:
-            yield Call(connection.wait, started.pending)
+            yield Call(connection.wait, pending)
         except DmEnvRpcError as refusal:
             # Joining again would lose the settings, so the refusal is raised.
-            if started.settings or self._rejoin is None:
+            if settings or self._rejoin is None:
                 raise
             try:
                 yield from self._rejoining(refusal)
@@ -211,13 +215,11 @@ class JoinedAdaptor(BaseAdaptor, Generic[Kind, Rejoin]):
         except DmEnvRpcClientError as error:
             self._lose(error, connection)
             # A reset during which the server is lost is carried out on the new one.
-            yield from self._resetting(started.settings)
+            yield from self._resetting(settings)
         except BaseException as error:
             # The answer will still arrive, and would be mistaken for the next one.
-            connection.interrupted(error, (started.pending,))
+            connection.interrupted(error, (pending,))
             raise
-        if self._supervision is not None:
-            self._supervision.end_sequence()
 
     def _resetting(self, settings: Mapping[str, Any] | None) -> Exchange[None]:
         """End the running sequence, if there is one."""

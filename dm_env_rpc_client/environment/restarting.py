@@ -96,6 +96,8 @@ class Supervision:
       specs: the specs in force at the loss, by kind.
       is_joining: whether callbacks of a restart are using the environment.
       on_loss: called at the loss, before the connection is closed.
+      latest: the TimeStep that the caller has got last; None if no sequence is running. Within a
+        call, the latest TimeStep that the call has read.
     """
 
     def __init__(self, restart: Restart):
@@ -108,16 +110,32 @@ class Supervision:
         self._restart = restart
         self._used = 0
         self._error: DmEnvRpcClientError | None = None
-        self._latest: dm_env.TimeStep | None = None
+        self.latest: dm_env.TimeStep | None = None
+        self._before: dm_env.TimeStep | None = None
 
     def saw(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        """Record a TimeStep that the server has sent, and return it."""
-        self._latest = timestep
+        """Record a TimeStep that the caller gets, and return it."""
+        self.latest = timestep
         self.interruption = None
         # Only a MID or LAST step proves that the environment works: some crash in their first step.
         if not timestep.first():
             self._used = 0
             self._error = None
+        return timestep
+
+    def begin(self) -> None:
+        """Record that a call begins, whose caller has got `latest`."""
+        self._before = self.latest
+
+    def undo(self) -> None:
+        """Forget the TimeSteps that an interrupted call has read, since its caller got none."""
+        self.latest = self._before
+
+    def unseen(self, interpret: Callable[[Any], dm_env.TimeStep], answer: Any) -> dm_env.TimeStep:
+        """Interpret an answer whose TimeStep `saw` records when a caller gets it."""
+        latest = self.latest
+        timestep = interpret(answer)
+        self.latest = latest
         return timestep
 
     def lose(self, error: DmEnvRpcClientError, address: str, specs: Mapping[str, Any]) -> None:
@@ -133,7 +151,7 @@ class Supervision:
 
     def end_sequence(self) -> None:
         """After the server has answered a reset, record that no sequence is running."""
-        self._latest = None
+        self.latest = None
 
     def lost_step(self, reward_spec: Any, discount_spec: Any) -> dm_env.TimeStep | None:
         """Return the TimeStep that replaces a lost step, or None if no sequence was running.
@@ -143,15 +161,15 @@ class Supervision:
           discount_spec: the server's spec of the discount; None if it has none.
         """
         # The step would have begun a sequence, so there is none to interrupt.
-        if self._latest is None or self._latest.last():
+        if self.latest is None or self.latest.last():
             return None
         reward = 0.0 if reward_spec is None else _filled(reward_spec, 0)
         discount = 1.0 if discount_spec is None else _filled(discount_spec, 1)
         # Copied: the former TimeStep is the caller's, whose changes must not appear in this one.
-        observation = copy.deepcopy(self._latest.observation)
-        self._latest = dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
+        observation = copy.deepcopy(self.latest.observation)
+        self.latest = dm_env.TimeStep(dm_env.StepType.LAST, reward, discount, observation)
         self.interruption = self.due
-        return self._latest
+        return self.latest
 
     def next_pause(self) -> float:
         """Count the next attempt, and return the number of seconds to wait before it.
@@ -180,7 +198,7 @@ class Supervision:
         self.count += 1
         loss, self.due = self.due, None
         # The next step begins a sequence.
-        self._latest = None
+        self.latest = None
         _log.info("restarted the environment at %s, attempt %d", address, self._used)
         # Last, since a filter may turn it into an error. With the number, since Python shows equal
         # texts only once.

@@ -406,7 +406,13 @@ class BatchWorlds(RowWorlds):
         Running sequences end. Rows whose sequence had already ended begin the next sequence with
         this step.
         """
-        lost = [row for row, runs in zip(world.rows, world.is_running, strict=True) if runs]
+        # As its caller has seen it: an interrupted call may have read the end of a sequence.
+        kinds = timestep.observation[batches.STEP_TYPE]
+        lost = [
+            row
+            for row, kind in zip(world.rows, kinds, strict=True)
+            if row not in world.unseen and (kind != _LAST or self.follows_at_once)
+        ]
         world.has_begun = False
         world.is_running = np.zeros(len(world.rows), np.bool_)
         world.unseen = set()

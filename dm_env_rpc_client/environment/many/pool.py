@@ -223,7 +223,7 @@ class EnvironmentPool:
           EnvironmentsFailedError: some environments failed; all others were consumed.
         """
         is_idle = not self._in_flight and not self._arrived
-        if len(self) == 1 and is_idle and not self.environments[0]._is_lost:
+        if len(self) == 1 and is_idle and not self._restarts_lost:
             return self._step_alone(actions[0], consume)
         try:
             self.send(actions)
@@ -323,9 +323,11 @@ class EnvironmentPool:
         if isinstance(error, DmEnvRpcClientError):
             return
         for index in {*lost, *{*self.taken}.difference(self.in_turn)}:
-            connection = self.environments[index]._connection
-            if connection is not None:
-                connection.interrupted(error)
+            environment = self.environments[index]
+            if environment._connection is not None:
+                environment._connection.interrupted(error)
+            if environment._supervision is not None:
+                environment._supervision.undo()
 
     def close(self, keeps_sites: bool = False) -> None:
         """Leave and destroy all worlds, and close the connections, without raising errors."""
@@ -337,10 +339,16 @@ class EnvironmentPool:
                 self._sites.close()
 
     def _restart(self, indices: Iterable[int]) -> dict[int, Exception]:
-        """Restart all lost environments at the same time, and return the failures."""
+        """Begin a call: restart lost environments at the same time, and return the failures."""
         failures: dict[int, Exception] = {}
         if not self._restarts_lost:
             return failures
+        indices = list(indices)
+        for index in indices:
+            supervision = self.environments[index]._supervision
+            if supervision is not None:
+                # The caller has got everything that earlier calls have read.
+                supervision.begin()
         lost = [index for index in indices if self.environments[index]._is_lost]
 
         def restart(index: int) -> None:

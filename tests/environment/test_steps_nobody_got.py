@@ -1,0 +1,233 @@
+"""What a lost TimeStep shows after steps that were answered, but that their caller never got."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import dm_env
+import numpy as np
+import pytest
+
+from dm_env_rpc_client import (
+    AsyncDmEnvAdaptor,
+    BatchedEnvironment,
+    DmEnvAdaptor,
+    Restart,
+    make,
+    make_async,
+)
+from dm_env_rpc_client.adaptors.gymnasium import make_remote
+from dm_env_rpc_client.server import Server
+from dm_env_rpc_client.testing import FaultProxy
+from tests.support.environments import Echo
+from tests.support.serving import serving
+
+pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
+
+TRANSPORTS = ["http2"]
+
+RESTART = Restart(attempts=3, backoff=0.01)
+
+echo = serving(Echo)
+
+
+@pytest.fixture
+def lossy(echo: Server) -> Iterator[FaultProxy]:
+    with FaultProxy(echo.address) as proxy:
+        yield proxy
+
+
+class Cancelling(AsyncDmEnvAdaptor):
+    """Cancels a task as soon as the answer to a step of it has been read."""
+
+    cancels: asyncio.Task[Any] | None = None
+
+    def discount(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
+        cancelled, self.cancels = self.cancels, None
+        if cancelled is not None:
+            cancelled.cancel()
+        return super().discount(state, step_type, observations)
+
+
+async def cancelled(env: Cancelling, call: Any) -> None:
+    """Make a call that is cancelled when its answer has arrived."""
+    env.cancels = asyncio.ensure_future(call)
+    with pytest.raises(asyncio.CancelledError):
+        await env.cancels
+    assert env.cancels is None
+
+
+def made_async(address: str, use: Callable[[Cancelling], Any], **create: Any) -> None:
+    async def run() -> None:
+        env: Any = await make_async(
+            address, create, restart=RESTART, adaptor_class=Cancelling, arrays="numpy"
+        )
+        async with env:
+            await env.reset()
+            await use(env)
+
+    asyncio.run(run())
+
+
+def check_lost(lost: dm_env.TimeStep, value: int) -> None:
+    """Check a TimeStep that stands for a lost step, after one that showed `value`."""
+    assert (lost.step_type, lost.reward, lost.discount) == (dm_env.StepType.LAST, 0.0, 1.0)
+    assert lost.observation == {"value": value}
+
+
+def test_a_cancelled_step(echo: Server) -> None:
+    async def use(env: Cancelling) -> None:
+        await env.step({"value": 1})
+        await cancelled(env, env.step({"value": 2}))
+        check_lost(await env.step({"value": 3}), 1)
+        assert (await env.step({"value": 4})).first()
+
+    made_async(echo.address, use)
+
+
+def test_a_cancelled_step_that_ended_the_sequence(echo: Server) -> None:
+    async def use(env: Cancelling) -> None:
+        await env.step({"value": 1})
+        await cancelled(env, env.step({"value": 2}))
+        # The caller has not got the LAST TimeStep.
+        check_lost(await env.step({"value": 3}), 1)
+
+    made_async(echo.address, use, length=2)
+
+
+@pytest.mark.parametrize("length", [2, 9])
+def test_a_reset_after_a_cancelled_step(echo: Server, length: int) -> None:
+    async def use(env: Cancelling) -> None:
+        await env.step({"value": 1})
+        await cancelled(env, env.step({"value": 2}))
+        assert (await env.reset()).first()
+
+    made_async(echo.address, use, length=length)
+
+
+def test_a_cancelled_unroll(echo: Server) -> None:
+    async def use(env: Cancelling) -> None:
+        await env.step({"value": 1})
+        await cancelled(env, env.unroll({"value": [2, 3, 4]}, ahead=1))
+        check_lost(await env.step({"value": 5}), 1)
+
+    made_async(echo.address, use)
+
+
+def test_steps_that_were_gathered_beside_a_cancelled_one(echo: Server) -> None:
+    async def use(env: Cancelling) -> None:
+        before = asyncio.ensure_future(env.step({"value": 1}))
+        await before
+        await cancelled(env, env.step({"value": 2}))
+        lost, first = await asyncio.gather(env.step({"value": 3}), env.step({"value": 4}))
+        check_lost(lost, 1)
+        assert first.first()
+
+    made_async(echo.address, use)
+
+
+def interrupt_after_next(adaptor: Any) -> None:
+    """Interrupt the next step when its answer has been read."""
+    after = adaptor._after
+
+    def interrupt(timestep: dm_env.TimeStep) -> NoReturn:
+        adaptor._after = after
+        after(timestep)
+        raise KeyboardInterrupt
+
+    adaptor._after = interrupt
+
+
+@contextlib.contextmanager
+def made(address: str, **create: Any) -> Iterator[DmEnvAdaptor]:
+    with make(address, create, restart=RESTART) as env:
+        env.reset()
+        env.step({"value": 1})
+        yield env
+
+
+def test_an_interrupted_step(echo: Server) -> None:
+    with made(echo.address) as env:
+        interrupt_after_next(env)
+        with pytest.raises(KeyboardInterrupt):
+            env.step({"value": 2})
+        check_lost(env.step({"value": 3}), 1)
+        assert env.step({"value": 4}).first()
+
+
+def test_an_interrupted_unroll(echo: Server) -> None:
+    with made(echo.address) as env:
+        steps = iter([2, 3, 4])
+        after: Any = env._after
+
+        def take(timestep: dm_env.TimeStep) -> Any:
+            if next(steps) == 4:
+                raise KeyboardInterrupt
+            return after(timestep)
+
+        env._after = take
+        with pytest.raises(KeyboardInterrupt):
+            env.unroll({"value": [2, 3, 4]}, ahead=1)
+        env._after = after
+        check_lost(env.step({"value": 5}), 1)
+
+
+def test_an_interrupted_rollout(echo: Server) -> None:
+    with made(echo.address) as env:
+        steps = env.rollout([{"value": 2}, {"value": 3}, {"value": 4}], ahead=1)
+        assert next(steps).observation == {"value": 2}
+        interrupt_after_next(env)
+        with pytest.raises(KeyboardInterrupt):
+            next(steps)
+        check_lost(env.step({"value": 5}), 2)
+
+
+def test_futures_that_nobody_asked_for(lossy: FaultProxy) -> None:
+    with made(lossy.address) as env:
+        got, *others = [env.submit_step({"value": value}) for value in (2, 3, 4)]
+        assert got.result().observation == {"value": 2}
+        assert others[-1].exception() is None  # It has arrived.
+        lossy.reset()
+        check_lost(env.step({"value": 5}), 2)
+
+
+@pytest.mark.parametrize("num_batches", [0, 1])
+@pytest.mark.parametrize("count", [1, 3])
+def test_interrupted_rows(
+    echo: Server, monkeypatch: pytest.MonkeyPatch, num_batches: int, count: int
+) -> None:
+    # A step in which the sequences of some rows end.
+    settings = [{"length": 2 + index} for index in range(count)]
+    with BatchedEnvironment(
+        echo.address, count, settings, num_batches=num_batches, restart=RESTART
+    ) as env:
+
+        def interrupt(*_: object) -> NoReturn:
+            raise KeyboardInterrupt
+
+        env.reset()
+        env.step({"value": np.full(count, 1)})
+        with monkeypatch.context() as patching:
+            patching.setattr(env, "_timestep", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                env.step({"value": np.full(count, 2)})
+        lost = env.step({"value": np.full(count, 3)})
+        assert lost.last().all()
+        assert lost.observation["value"].tolist() == [1] * count
+        assert lost.reward.tolist() == [0.0] * count
+        assert env.step({"value": np.full(count, 4)}).first().all()
+
+
+def test_an_interrupted_step_of_a_gymnasium_environment(echo: Server) -> None:
+    env: Any = make_remote(echo.address, restart=RESTART)
+    with contextlib.closing(env):
+        env.reset()
+        env.step(1)
+        interrupt_after_next(env.unwrapped.environment)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(2)
+        observation, reward, _, truncated, info = env.step(3)
+        assert (observation, reward, truncated, info["restarted"]) == (1, 0.0, True, True)
