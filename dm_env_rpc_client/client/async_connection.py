@@ -212,7 +212,15 @@ async def connect_async(address: str, **connecting: Unpack[ConnectKeywords]) -> 
 
 async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> AsyncConnection:
     """Do what `connect_async` does, but take an Endpoint and a ConnectOptions as arguments."""
-    stream = await open_stream_async(endpoint, options.timeout, answer_memory)
+    return (await connect_with_async(None, endpoint, options))[0]
+
+
+async def connect_with_async(
+    first: envelopes.Request | None, endpoint: Endpoint, options: ConnectOptions
+) -> tuple[AsyncConnection, Pending | None]:
+    """Open an AsyncConnection and send a first request, as `connecting.connect_with` does."""
+    message = None if first is None else envelopes.encode_request(first).message
+    stream = await open_stream_async(endpoint, options.timeout, answer_memory, message)
     connection = AsyncConnection(
         stream, request_timeout=options.request_timeout, limits=options.limits
     )
@@ -221,7 +229,11 @@ async def open_connection_async(endpoint: Endpoint, options: ConnectOptions) -> 
         endpoint, dataclasses.replace(options, timeout=timeout)
     )
     connection._tap = endpoint.tap
-    return connection
+    if first is None:
+        return connection, None
+    pending = Pending.of(first, None, connection.lifecycle, limits=options.limits)
+    await connection._pipeline.start(pending, options.request_timeout, is_written=True)
+    return connection, pending
 
 
 async def create_secure_async_channel_and_connect(

@@ -86,17 +86,25 @@ class AsyncPipeline:
             # The descriptor does not show bytes that were received with the greeting.
             self._soon = self._loop.call_soon(self._on_ready)
 
-    async def start(self, pending: Pending, timeout: float | None) -> None:
+    async def start(
+        self, pending: Pending, timeout: float | None, is_written: bool = False
+    ) -> None:
         """Send a request, waiting first if too many requests are pending.
 
         Args:
           pending: the request.
           timeout: time limit for the answer, in seconds; None for no limit.
+          is_written: whether the stream was opened with the request.
         """
         self._check_process()
         self.begin()
         pipeline = self._pipeline
-        if not pipeline.fifo and pipeline.poisoned_by is None and self._stream.has_unread():
+        # The answer to a request that is written already may have arrived with the greeting.
+        if (
+            not (is_written or pipeline.fifo)
+            and pipeline.poisoned_by is None
+            and self._stream.has_unread()
+        ):
             # An unrequested answer arrived, and the loop has not run since.
             self._on_ready()
         pipeline.check_usable()
@@ -110,7 +118,7 @@ class AsyncPipeline:
                 await self._wait_for_room(pending)
             if pending.outcome is None:
                 (message,) = pipeline.push([pending])  # There is room.
-                if self._stream.write(message) and self._ending is None:
+                if not is_written and self._stream.write(message) and self._ending is None:
                     self._watch(self._stream.events())
                 if self._looking is None:
                     self._looking = self._later(_LOOK_SECONDS, self._look)

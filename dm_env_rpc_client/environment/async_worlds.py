@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.client.async_connection import AsyncConnection, open_connection_async
+from dm_env_rpc_client.client.async_connection import AsyncConnection, connect_with_async
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connecting import open_again
 from dm_env_rpc_client.environment.async_dm_env_adaptor import AsyncDmEnvAdaptor
@@ -148,8 +148,8 @@ async def _make_on(
     # A clean-up connection has a deadline of its own, and no limit for each request.
     without_limit = dataclasses.replace(options.connect, request_timeout=None)
 
-    async def connect(_: dm_env_rpc_pb2.CreateWorldRequest) -> tuple[AsyncConnection, None]:
-        return await open_connection_async(site.target, options.connect), None
+    async def connect(first: dm_env_rpc_pb2.CreateWorldRequest) -> tuple[AsyncConnection, Any]:
+        return await connect_with_async(first, site.target, options.connect)
 
     def if_not_closed(connection: AsyncConnection, name: str) -> None:
         reopen = functools.partial(open_again, site.target, without_limit)

@@ -156,6 +156,10 @@ class AdaptOptions:
 class MakeOptions:
     """Options for making environments: the arguments of `make` except the address and the settings.
 
+    Attributes:
+      joins_created: whether JoinWorld is sent together with CreateWorld, without the name of the
+        world, to a server that is known to make batches.
+
     Raises:
       SpecError: an argument has a wrong type.
     """
@@ -164,6 +168,7 @@ class MakeOptions:
     adapt: AdaptOptions
     restart: Restart | None = None
     python: str | os.PathLike[str] | None = None
+    joins_created: bool = False
 
     def __post_init__(self) -> None:
         arguments.path("python", self.python, none="None for the interpreter of this process")

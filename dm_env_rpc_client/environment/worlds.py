@@ -6,6 +6,7 @@ in threads, and the functions in `async_worlds.py` drive them in asyncio.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -41,6 +42,8 @@ from dm_env_rpc_client.environment.world_ends import (
     leave_after,
     received_name,
 )
+from dm_env_rpc_client.errors import DmEnvRpcError
+from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system.keywords import takes
 from dm_env_rpc_client.tensors.settings import pack_settings
 
@@ -299,6 +302,7 @@ def joining(
     settings: Mapping[str, Any],
     adaptor_class: Callable[..., Any],
     adaptor_kwargs: Mapping[str, Any],
+    early: Pending | None = None,
 ) -> Exchange[Any]:
     """Join a world; see `join_world`.
 
@@ -309,10 +313,11 @@ def joining(
       settings: the settings in the JoinWorld request.
       adaptor_class: makes the environment from the connection.
       adaptor_kwargs: the keyword arguments of `adaptor_class`.
+      early: a request to join the world that was sent before; None if there was none.
     """
     # Before the request, so that a bad argument leaves no joined connection.
     check_adapting({"adaptor_class": adaptor_class, **adaptor_kwargs})
-    joined = yield from _join(run, connection, world_name, settings)
+    joined = yield from _join(run, connection, world_name, settings, early)
     try:
         adapting = {"rejoin": joined.rejoin, **adaptor_kwargs}
         env = adaptor_class(connection, joined.specs, **adapting)
@@ -325,8 +330,13 @@ def joining(
 
 
 def _join(
-    run: Run, connection: AnyConnection, world_name: str, settings: Mapping[str, Any]
+    run: Run,
+    connection: AnyConnection,
+    world_name: str,
+    settings: Mapping[str, Any],
+    early: Pending | None = None,
 ) -> Exchange[Joined]:
+    """Join a world, unless `early`, a request to join it that was sent before, succeeds."""
     message = dm_env_rpc_pb2.JoinWorldRequest(
         world_name=checked_name(world_name),
         settings=pack_settings(settings, "join_world_settings"),
@@ -339,7 +349,13 @@ def _join(
         specs = (yield from request(connection, message)).specs
         return specs
 
-    specs = (yield Call(connection.send, message)).specs
+    specs = None
+    if early is not None:
+        # The server may not know JoinWorld without a name.
+        with contextlib.suppress(DmEnvRpcError):
+            specs = (yield Call(connection.wait, early)).specs
+    if specs is None:
+        specs = (yield Call(connection.send, message)).specs
     return Joined(connection, specs, world_name, lambda: run(rejoining()))
 
 
@@ -398,9 +414,11 @@ def making(
     # Kept for restarts: a new world gets the settings of the first one, even if the mapping has
     # changed since.
     message = dm_env_rpc_pb2.CreateWorldRequest(settings=pack_settings(create_settings))
-    adapting = dict(options.adapt.arguments)
-    connection, name = yield from _create(connect, message)
-    joins = joining(run, connection, name, join_settings, options.adapt.adaptor_class, adapting)
+    unnamed = dm_env_rpc_pb2.JoinWorldRequest(settings=join_settings)
+    join = unnamed if options.joins_created else None
+    kind, adapting = options.adapt.adaptor_class, dict(options.adapt.arguments)
+    connection, name, early = yield from _create(connect, message, join)
+    joins = joining(run, connection, name, join_settings, kind, adapting, early)
     # Clean-up is nested like the resources: the world first, then its connection.
     joins = destroyed_if_failing(connection, name, joins)
     env = yield from closed_if_failing(connection, joins)
@@ -413,9 +431,9 @@ def making(
         yield from world.give_up()
         # Starts a process, which may take seconds: an event loop does it in a thread.
         yield Blocking(site.renew, is_shared)
-        connection, name = yield from _create(connect, message)
+        connection, name, early = yield from _create(connect, message, join)
         world.begin(connection, name)
-        joined = yield from _join(run, connection, name, join_settings)
+        joined = yield from _join(run, connection, name, join_settings, early)
         # `close` may have come during the wait; nothing would end the new world.
         yield from world.check_not_over()
         return joined
@@ -426,13 +444,30 @@ def making(
 
 
 def _create(
-    connect: Connect, message: dm_env_rpc_pb2.CreateWorldRequest
-) -> Exchange[tuple[AnyConnection, str]]:
-    """Open a connection and create a world over it, in one round trip if possible."""
+    connect: Connect,
+    message: dm_env_rpc_pb2.CreateWorldRequest,
+    join: dm_env_rpc_pb2.JoinWorldRequest | None,
+) -> Exchange[tuple[AnyConnection, str, Pending | None]]:
+    """Open a connection and create a world over it, in one round trip if possible.
+
+    Args:
+      connect: a function that opens a connection to the server.
+      message: the request that creates the world.
+      join: a request to join the world, sent before its name is known; None for no such request.
+
+    Returns:
+      The connection, the name of the world, and the pending request to join it.
+    """
     connection, pending = yield Call(connect, message)
 
-    def name() -> Exchange[str]:
+    def name() -> Exchange[tuple[str, Pending | None]]:
         sent = (yield Call(connection.start, message)) if pending is None else pending
-        return received_name(connection, (yield Call(connection.wait, sent)))
+        early = None
+        if join is not None:
+            limit = connection._request_timeout
+            # The server answers this request after the one before, which has a limit of its own.
+            seconds = None if limit is None else 2 * limit
+            early = yield Call(connection.start, join, None, seconds)
+        return received_name(connection, (yield Call(connection.wait, sent))), early
 
-    return connection, (yield from closed_if_failing(connection, name()))
+    return connection, *(yield from closed_if_failing(connection, name()))

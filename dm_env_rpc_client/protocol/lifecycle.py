@@ -119,13 +119,14 @@ class Lifecycle:
       state: the current state.
       previous: the state before the last answer.
       world_name: the name of the last joined world.
+      created: the name of the last created world; empty if there is none.
     """
 
-    __slots__ = ("previous", "state", "world_name")
+    __slots__ = ("created", "previous", "state", "world_name")
 
     def __init__(self) -> None:
         self.state = self.previous = State.NOT_JOINED
-        self.world_name = ""
+        self.world_name = self.created = ""
 
     def allows(self, request: str) -> bool:
         """Whether a request with this payload field is allowed in the current state."""
@@ -152,7 +153,9 @@ class Lifecycle:
             return
         before = self.previous = self.state
         if field == "join_world":
-            self.state, self.world_name = State.JOINED, request.world_name
+            self.state, self.world_name = State.JOINED, request.world_name or self.created
+        elif field == "create_world":
+            self.created = answer.world_name
         elif field == "leave_world":
             self.state = State.NOT_JOINED
         elif before is State.RUNNING and (

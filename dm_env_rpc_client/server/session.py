@@ -132,8 +132,10 @@ class Session(ServerStream):
             # Any thread can answer an invalid request; `handle` reports the error.
             with contextlib.suppress(RequestError):
                 self._worlds.require_thread_to_create(self._unpack_settings(chosen))
-        elif field == "join_world" or field == "destroy_world":
-            self._worlds.require_thread_of(getattr(request, field).world_name)
+        elif field == "join_world":
+            self._worlds.require_thread_of(self._to_join(request.join_world))
+        elif field == "destroy_world":
+            self._worlds.require_thread_of(request.destroy_world.world_name)
         elif field == "reset_world" or (
             # The property is a game's, and games belong to other threads.
             field == "extension" and WAITING_FOR.encode() in request.extension.value
@@ -255,13 +257,16 @@ class Session(ServerStream):
     def _create_world(
         self, request: dm_env_rpc_pb2.CreateWorldRequest
     ) -> dm_env_rpc_pb2.CreateWorldResponse:
+        # If no world is created, a JoinWorld that follows must not join an earlier one.
+        self._lifecycle.created = ""
         name = self._worlds.create(self._unpack_settings(request.settings), creator=self)
         return dm_env_rpc_pb2.CreateWorldResponse(world_name=name)
 
     def _join_world(
         self, request: dm_env_rpc_pb2.JoinWorldRequest
     ) -> dm_env_rpc_pb2.JoinWorldResponse:
-        name = self._world_named(request)
+        self._world_named(request)  # Raises an error if the name is too long.
+        name = self._to_join(request)
         agent, owner = self._worlds.join(name, self._unpack_settings(request.settings))
         self._agent, self._world_name = agent, name
         self.may_wait, self.owner = agent.may_wait, owner
@@ -361,6 +366,12 @@ class Session(ServerStream):
         with in_request():
             self._limits.check_name(name, "the world name")
         return name
+
+    def _to_join(self, request: dm_env_rpc_pb2.JoinWorldRequest) -> str:
+        """Return the name of the world to join: by default, the one created last on this stream."""
+        # Without the connection, only the process that has it knows all worlds of the stream.
+        created = self._lifecycle.created if self._has_connection else ""
+        return request.world_name or created
 
     def _joined_agent(self) -> Agent:
         assert self._agent is not None, "the lifecycle table allows this request only if joined"

@@ -63,14 +63,20 @@ def _open_stream(
 
 
 async def open_stream_async(
-    endpoint: Endpoint, timeout: float | None, allocate: Allocate = plain_memory
+    endpoint: Endpoint,
+    timeout: float | None,
+    allocate: Allocate = plain_memory,
+    first: bytes | None = None,
 ) -> AsyncStream:
     """Open a stream for an event loop, as `open_stream` does for threads."""
-    stream = await _open_stream_async(endpoint, timeout, allocate)
     if endpoint.tap is None:
-        return stream
+        return await _open_stream_async(endpoint, timeout, allocate, first)
+    stream = await _open_stream_async(endpoint, timeout, allocate, None)
     try:
-        return endpoint.tap.recorded_async(stream, endpoint)
+        recorded = endpoint.tap.recorded_async(stream, endpoint)
+        if first is not None:
+            recorded.write(first)
+        return recorded
     except BaseException:
         stream.abort()
         await stream.closed()
@@ -78,16 +84,19 @@ async def open_stream_async(
 
 
 async def _open_stream_async(
-    endpoint: Endpoint, timeout: float | None, allocate: Allocate
+    endpoint: Endpoint, timeout: float | None, allocate: Allocate, first: bytes | None
 ) -> AsyncStream:
     if _uses_http2(endpoint):
-        connection = await opened_connection(IN_LOOP, endpoint, timeout, allocate)
-        return Http2Stream(connection, None, _again(endpoint, allocate))
+        connection = await opened_connection(IN_LOOP, endpoint, timeout, allocate, first)
+        return Http2Stream(connection, None, _again(endpoint, allocate), first)
     channel = await open_channel_async(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
     try:
-        return AsyncGrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
+        stream = AsyncGrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
+        if first is not None:
+            stream.write(first)
+        return stream
     except BaseException:
         await channel.close()
         raise

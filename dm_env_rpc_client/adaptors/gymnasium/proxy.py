@@ -104,7 +104,7 @@ class GymnasiumProxy(Specified, gymnasium.Env[Any, Any]):
         self._make_converters()
         self._is_running = False
         self._names = RemoteNames(lambda: self.environment.connection)
-        self.render_mode = begin(env, description, render_mode)
+        self.render_mode = begin([env], description, render_mode)
         self.metadata = metadata_of(description, self.render_mode)
         env.on_restart(begin_again(description, self.render_mode))
 
@@ -257,14 +257,17 @@ def describe(env: DmEnvAdaptor, key: str = DESCRIPTION) -> Description | None:
 
 
 def begin(
-    env: DmEnvAdaptor, description: Description, render_mode: str | None, form: str = OWN
+    envs: Sequence[DmEnvAdaptor],
+    description: Description,
+    render_mode: str | None,
+    form: str = OWN,
 ) -> str | None:
-    """Ask a server to send infos and to render in a given mode.
+    """Ask a server, or several, to send infos and to render in a given mode.
 
     Args:
-      env: an adaptor that is joined to a world with a Gymnasium environment and has not started a
+      envs: adaptors that are joined to worlds with Gymnasium environments and have not started a
         sequence.
-      description: the result of `describe(env)`.
+      description: the result of `describe` for one of them.
       render_mode: the render mode; None to keep the environment unchanged.
       form: the preferred form of the infos; a server that does not support the form uses an older
         one.
@@ -277,7 +280,7 @@ def begin(
     """
     infos = _infos(description, form)
     if render_mode in (None, description.render_mode):
-        _ask(env, infos)
+        _ask(envs, infos)
         return render_mode
     modes = description.metadata.get("render_modes", [])
     refusal = f"its modes are {modes}; 'human' would open a window there"
@@ -285,16 +288,16 @@ def begin(
     single = render_mode.removesuffix("_list")
     if (render_mode in modes or single in modes) and single != "human":
         try:
-            _ask(env, {**infos, "render_mode": render_mode})
+            _ask(envs, {**infos, "render_mode": render_mode})
             return render_mode
         except DmEnvRpcError as error:
             refusal = str(error)
     warnings.warn(
-        f"the server at {env.connection.address} does not render in mode {render_mode!r}, so "
+        f"the server at {envs[0].connection.address} does not render in mode {render_mode!r}, so "
         f"render() returns None: {refusal}",
         stacklevel=4,
     )
-    _ask(env, infos)
+    _ask(envs, infos)
     return None
 
 
@@ -318,7 +321,7 @@ def begin_again(
     settings = _infos(description, form)
     if render_mode not in (None, description.render_mode):
         settings["render_mode"] = render_mode
-    return lambda env: _ask(env, settings)
+    return lambda env: _ask([env], settings)
 
 
 def restarted(env: dm_env.Environment) -> dict[str, Any]:
@@ -422,6 +425,15 @@ def _infos(description: Description, form: str) -> dict[str, Any]:
     return {INFOS: known[0] if known else True}
 
 
-def _ask(env: DmEnvAdaptor, settings: Mapping[str, Any]) -> None:
+def _ask(envs: Sequence[DmEnvAdaptor], settings: Mapping[str, Any]) -> None:
     """Send settings for the next sequence, and adopt the specs that result from them."""
-    env._finish_reset(env._start_reset(settings))
+    # All are sent before the first answer is awaited: one round trip.
+    started = [env._start_reset(settings) for env in envs]
+    failure: DmEnvRpcError | None = None
+    for env, reset in zip(envs, started, strict=True):
+        try:
+            env._finish_reset(reset)
+        except DmEnvRpcError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -346,10 +346,10 @@ class RemoteVectorEnv(
             return None
         if description is None:
             return None
-        self.render_mode = render_mode
         form = self._form if worlds.is_batched else OWN
-        for environment in worlds.pool.environments:
-            self.render_mode = begin(environment, description, self.render_mode, form)
+        environments = worlds.pool.environments
+        self.render_mode = begin(environments, description, render_mode, form)
+        for environment in environments:
             environment.on_restart(begin_again(description, self.render_mode, form))
         worlds.pool.check_specs()
         self.metadata = metadata_of(description, self.render_mode)

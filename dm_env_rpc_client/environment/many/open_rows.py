@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Mapping, Sequence
@@ -205,6 +206,8 @@ def _open_batches(
     settings = [creation_settings([creating[row] for row in rows]) for rows in groups]
     if any(own is None for own in settings):
         return None
+    # The server has answered, so it knows JoinWorld without a name.
+    options = dataclasses.replace(options.flat(BatchAdaptor), joins_created=True)
     # The factory of a vector environment may take no setting of a batch but the number of rows.
     for extra in [world_settings, {}] if world_settings else [{}]:
         of_worlds = [
@@ -217,7 +220,7 @@ def _open_batches(
             sites.grouped(groups),
             of_worlds,
             of_joining,
-            options.flat(BatchAdaptor),
+            options,
             labels=[_label(rows, sites.of[rows[0]].name) for rows in groups],
             keeps_sites=True,
         )

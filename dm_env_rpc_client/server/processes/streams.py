@@ -198,6 +198,11 @@ def _asks_for_waiting(request: dm_env_rpc_pb2.EnvironmentRequest) -> bool:
     return WAITING_FOR.encode() in request.extension.value
 
 
+def _created_name(answer: bytes) -> str:
+    """Return the name in the answer to a CreateWorld."""
+    return str(dm_env_rpc_pb2.EnvironmentResponse.FromString(answer).create_world.world_name)
+
+
 class PassedStream(ServerStream):
     """A `ServerStream` whose requests are answered by workers.
 
@@ -215,6 +220,8 @@ class PassedStream(ServerStream):
         self._ended = ended
         self._links: dict[WorkerShare, Link] = {}
         self._joined: Link | None = None
+        # The name of the world created last, which JoinWorld may leave out.
+        self._created = ""
         self._is_gone = False
         self.may_wait = True
         self.owner: Owner | None = None
@@ -253,6 +260,10 @@ class PassedStream(ServerStream):
         field = request.WhichOneof("payload") or ""
         if field not in _OF_THE_JOINED or _asks_for_waiting(request):
             owner_threads.require_no_owner()  # Another process answers, and the thread waits.
+        if field == "join_world" and not request.join_world.world_name:
+            # The worker does not know whether the stream has created another world elsewhere.
+            request.join_world.world_name = self._created
+            message = request.SerializeToString()
         while True:
             here = None
             if field == "create_world":
@@ -282,7 +293,10 @@ class PassedStream(ServerStream):
                 # No world is in the worker after an error or a lost worker, so the count goes down.
                 if field == "create_world" and here is None and answer[:1] != _CREATE:
                     self._places.was_not_created(share)
-        if field == "join_world" and answer[:1] == _JOIN:
+        if field == "create_world":
+            is_created = answer[:1] == _CREATE
+            self._created = _created_name(answer) if is_created else ""
+        elif field == "join_world" and answer[:1] == _JOIN:
             self._joined, self.owner, self.may_wait = link, link.owner, link.may_wait
         elif field == "leave_world" and answer[:1] == _LEAVE:
             self._joined, self.owner, self.may_wait = None, None, True
