@@ -42,7 +42,7 @@ from dm_env_rpc_client.environment.world_ends import (
     leave_after,
     received_name,
 )
-from dm_env_rpc_client.errors import DmEnvRpcError
+from dm_env_rpc_client.errors import DmEnvRpcClientError, DmEnvRpcError
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system.keywords import takes
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -468,6 +468,14 @@ def _create(
             # The server answers this request after the one before, which has a limit of its own.
             seconds = None if limit is None else 2 * limit
             early = yield Call(connection.start, join, None, seconds)
-        return received_name(connection, (yield Call(connection.wait, sent))), early
+        try:
+            created = yield Call(connection.wait, sent)
+        except DmEnvRpcError:
+            if early is not None:
+                # Its answer, an error, follows at once; without it, the stream would be cancelled.
+                with contextlib.suppress(DmEnvRpcClientError):
+                    yield Call(connection.wait, early)
+            raise
+        return received_name(connection, created), early
 
     return connection, *(yield from closed_if_failing(connection, name()))
