@@ -306,12 +306,8 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
           A future of the TimeStep. Steps are taken, and answered, in the order sent.
         """
         try:
-            connection = self._ready()
-            if self._supervision is None:
-                return connection.submit(self._request(action), self._interpret_step)
-            # Nobody may ask for the result.
-            interpret = functools.partial(self._supervision.unseen, self._interpret_step)
-            return connection.submit(self._request(action), interpret, self._supervision.saw)
+            saw = None if self._supervision is None else self._supervision.saw
+            return self._ready().submit(self._request(action), self._interpret_ahead(), saw)
         except BaseException as error:
             self._interrupted_sending(error)
             raise
@@ -343,8 +339,17 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
         connection = self._ready()
         prepared = map(self._prepare_step, per_step(actions))
         return self._steps_ahead(
-            connection, prepared, arguments.count("ahead", ahead), self._interpret_step
+            connection, prepared, arguments.count("ahead", ahead), self._interpret_ahead()
         )
+
+    def _interpret_ahead(self) -> Callable[[Any], dm_env.TimeStep]:
+        """Return the function that interprets the answers to steps sent ahead of their callers.
+
+        Their TimeSteps are recorded when callers get them, since not every caller does.
+        """
+        if self._supervision is None:
+            return self._interpret_step
+        return functools.partial(self._supervision.unseen, self._interpret_step)
 
     def _steps_ahead(
         self,
@@ -381,13 +386,14 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
                     if bad is not None:
                         raise bad
                     return
-                if self._supervision is not None:
+                if requests:
                     requests.popleft()
-                    self._supervision.begin()
                 # Assigned before it is removed: an interrupt in between must not lose it.
                 awaited = in_flight[0]
                 in_flight.popleft()
                 timestep = self._finish_step(awaited)
+                if self._supervision is not None and awaited.error is None:
+                    self._supervision.saw(timestep)
                 awaited = None
                 yield timestep
         except GeneratorExit:
@@ -401,8 +407,6 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             # The step's own error is an answer. Any other error has interrupted the wait for it.
             elif awaited.error is not error:
                 connection.interrupted(error, (awaited,))
-                if self._supervision is not None:
-                    self._supervision.undo()
             raise
 
     def _start_all(
@@ -450,7 +454,7 @@ class DmEnvAdaptor(JoinedAdaptor[Connection, Rejoin], Environment):
             connection,
             iter(prepared),
             ahead,
-            interpret if self._leaves_unread else self._interpret_step,
+            interpret if self._leaves_unread else self._interpret_ahead(),
         )
         supervision = self._supervision
         latest = None if supervision is None else supervision.latest

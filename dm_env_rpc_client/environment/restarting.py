@@ -134,9 +134,10 @@ class Supervision:
     def unseen(self, interpret: Callable[[Any], dm_env.TimeStep], answer: Any) -> dm_env.TimeStep:
         """Interpret an answer whose TimeStep `saw` records when a caller gets it."""
         latest = self.latest
-        timestep = interpret(answer)
-        self.latest = latest
-        return timestep
+        try:
+            return interpret(answer)
+        finally:
+            self.latest = latest
 
     def lose(self, error: DmEnvRpcClientError, address: str, specs: Mapping[str, Any]) -> None:
         """Mark the environment as lost."""

@@ -185,6 +185,16 @@ def test_an_interrupted_rollout(echo: Server) -> None:
         check_lost(env.step({"value": 5}), 2)
 
 
+def test_a_rollout_that_is_left_early(lossy: FaultProxy) -> None:
+    with made(lossy.address) as env:
+        steps: Any = env.rollout({"value": value} for value in range(2, 99))
+        assert [int(next(steps).observation["value"]) for _ in range(2)] == [2, 3]
+        steps.close()
+        assert env.submit_step({"value": 99}).exception() is None  # All have arrived.
+        lossy.reset()
+        check_lost(env.step({"value": 100}), 3)
+
+
 def test_futures_that_nobody_asked_for(lossy: FaultProxy) -> None:
     with made(lossy.address) as env:
         got, *others = [env.submit_step({"value": value}) for value in (2, 3, 4)]

@@ -10,6 +10,7 @@ import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client import (
+    BatchedEnvironment,
     DmEnvAdaptor,
     DmEnvRpcError,
     SpecError,
@@ -83,6 +84,34 @@ def test_row_17_a_failure_on_the_way_leaves_nothing_on_the_server(failure: str, 
         left = server.agent_count + server.world_count
         seen(failures=1, agents_and_worlds_left=left)
         assert left == 0
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_of_a_batch_leaves_nothing_on_the_server(failure: str) -> None:
+    (factory, create, arguments), _ = FAILURES[failure]
+    with serve(factory) as server:
+        with pytest.raises((Exception, KeyboardInterrupt, SystemExit)):
+            BatchedEnvironment(server.address, 3, create, **arguments)
+        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0), 1.0)
+
+
+def test_an_interrupt_while_a_batch_is_joined_destroys_its_world(
+    catch_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = dm_env_rpc_client.Connection.wait
+
+    def interrupted(self: Any, pending: Any) -> Any:
+        field = pending.field
+        answer = wait(self, pending)
+        if field == "join_world":
+            self._poison(KeyboardInterrupt())
+            raise KeyboardInterrupt
+        return answer
+
+    monkeypatch.setattr(dm_env_rpc_client.Connection, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        BatchedEnvironment(catch_server.address, 3)
+    assert settles(lambda: catch_server.world_count == 0, 1.0)
 
 
 def test_row_17_an_interrupt_while_joining_destroys_the_world_over_a_new_connection(
