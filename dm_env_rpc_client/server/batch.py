@@ -361,17 +361,25 @@ class Batch(AnyBatch):
         # Rows that have never begun have no observation to return yet, so they begin, too.
         mask = None if mask is None else mask | ~self._rows.has_begun
         rows = self._rows
-        return self._turns.take(
-            indices(mask, self.num_envs),
-            lambda index, environment, _: rows.begin(index, environment),
-            self._environments,
-        )
+        try:
+            return self._turns.take(
+                indices(mask, self.num_envs),
+                lambda index, environment, _: rows.begin(index, environment),
+                self._environments,
+            )
+        except BaseException:
+            rows.drop_infos()
+            raise
 
     def step_rows(self, action: Any) -> dict[int, Exception | str]:
         """Do the work of `step` and return the errors raised by rows."""
         rows = self._rows
         actions = rows.actions(action)
-        return self._turns.take(range(self.num_envs), rows.step, self._environments, actions)
+        try:
+            return self._turns.take(range(self.num_envs), rows.step, self._environments, actions)
+        except BaseException:
+            rows.drop_infos()
+            raise
 
     def close(self) -> None:
         """Close every environment, and then raise the first error, if any."""

@@ -200,6 +200,11 @@ class Rows:
         """Step a row, or begin a sequence if none is running. An exception leaves it unchanged."""
         raise NotImplementedError
 
+    def drop_infos(self) -> None:
+        """Drop the infos of a step that has failed as a whole, which no client will receive."""
+        if self.infos is not None:
+            self.infos.taken()
+
     def timestep(
         self, kind: dm_env.StepType, failures: dict[int, Exception | str]
     ) -> dm_env.TimeStep:

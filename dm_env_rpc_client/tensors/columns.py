@@ -151,8 +151,10 @@ class Column:
         if array.shape != self.shape:
             raise SpecError(f"{label}: has shape {list(array.shape)}; expected {list(self.shape)}")
         if codec.data_type == dm_env_rpc_pb2.STRING:
-            # Checked here, because an unsendable string would fail the answer of all rows.
-            packing.pack_array(array, codec, label)
+            # Packed here, because an unsendable string would fail the answer of all rows. Read
+            # back, because an instance of a subclass may not unpickle in another process.
+            strings = packing.pack_array(array, codec, label).strings.array
+            array = np.array(strings, self.dtype).reshape(self.shape)
         return array if self.shape else array[()]
 
 

@@ -45,7 +45,7 @@ class PackedError(NamedTuple):
         shown = described(error)
         try:
             pickled = pickle.dumps(error)
-        except Exception:
+        except BaseException:  # Of user code; `error` is what happened.
             pickled = pickle.dumps(RuntimeError(shown))
         return cls(pickled, shown, where)
 
@@ -54,7 +54,7 @@ class PackedError(NamedTuple):
         # Unpickling imports the class, which may exist only in the worker.
         try:
             error: BaseException = pickle.loads(self.pickled)
-        except Exception:
+        except BaseException:
             error = RuntimeError(self.shown)
         error.__cause__ = _RaisedInWorkerError(f"in a worker process:\n{self.where}")
         return error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -20,7 +21,6 @@ from dm_env_rpc_client.server.batch import AnyBatch, check_specs, other_form
 from dm_env_rpc_client.server.batch_settings import AskedRows, Settings, of_reset
 from dm_env_rpc_client.server.construction import BatchMaker
 from dm_env_rpc_client.server.errors import Report
-from dm_env_rpc_client.server.processes.messages import receive_message, send_message
 from dm_env_rpc_client.server.processes.registry import WorkerShare
 from dm_env_rpc_client.server.processes.shared_arrays import SharedArrays, forms_of
 from dm_env_rpc_client.server.processes.worker_rows import (
@@ -94,6 +94,7 @@ class _Part:
       rows: as the argument.
       slice: the rows in arrays of the whole batch.
       is_lost: whether the worker has ended, and its rows with it.
+      is_awaited: whether a request was begun and its answer was not received.
       arrays: the shared arrays that the worker fills; None in place of arrays of objects.
       actions: the shared arrays that the worker reads, likewise.
     """
@@ -102,6 +103,7 @@ class _Part:
         self.rows = rows
         self.slice = slice(rows.start, rows.stop)
         self.is_lost = True
+        self.is_awaited = False
         self.actions: Sequence[npt.NDArray[Any] | None] = []
         self.arrays: Sequence[npt.NDArray[Any] | None] = []
         self._places = places
@@ -121,38 +123,53 @@ class _Part:
             self._pipe, self._share = self._places.open_rows(self._number)
         except OSError as error:
             raise _LostError("the worker process has ended") from error
-        self.is_lost = False
+        self.is_lost = self.is_awaited = False
 
     def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
         """Ask the worker to call a method of its `_Rows`, without waiting for the answer."""
+        # Not in the `try` below: user code may raise an OSError, too.
+        message = pickle.dumps((method, *arguments))
+        if self.is_awaited:
+            # Answers have no ids: the answer to an interrupted request would be taken for the
+            # answer to this one.
+            self.close()
         if not self.is_lost:
             assert self._pipe is not None
+            self.is_awaited = True
             try:
-                send_message(self._pipe, method, *arguments, descriptor=descriptor)
+                self._pipe.send(message, descriptor=descriptor)
             except OSError:
                 self._lose()
 
-    def end(self) -> Any:
-        """Return the result of a request, or raise its error, or _LostError if its worker ended."""
-        if not self.is_lost:
-            assert self._pipe is not None
-            try:
-                (answer, error), _ = receive_message(self._pipe)
-            except (OSError, EOFError):
-                self._lose()
-            else:
-                if error is not None:
-                    raise error.unpacked()
-                return answer
-        raise _LostError(
-            f"the process hosting rows {self.rows.start} to {self.rows.stop - 1} of the batch has "
-            "ended; the next request recreates these rows"
-        )
+    def receive(self) -> bytearray | None:
+        """Receive the answer to a request; return None if the worker has ended."""
+        if self.is_lost:
+            return None
+        assert self._pipe is not None
+        try:
+            message = self._pipe.receive().message
+        except (OSError, EOFError):
+            self._lose()
+            return None
+        self.is_awaited = False
+        return message
+
+    def unpacked(self, received: bytearray | None) -> Any:
+        """Return the result in an answer, or raise its error, or _LostError if there is none."""
+        if received is None:
+            raise _LostError(
+                f"the process hosting rows {self.rows.start} to {self.rows.stop - 1} of the batch "
+                "has ended; the next request recreates these rows"
+            )
+        answer, error = pickle.loads(received)
+        if error is not None:
+            raise error.unpacked()
+        return answer
 
     def ask(self, method: str, *arguments: Any, descriptor: int | None = None) -> Any:
         """Send a request to the worker, and return its result or raise its error."""
         self.begin(method, *arguments, descriptor=descriptor)
-        return self.end()
+        return self.unpacked(self.receive())
 
     def share_memory(self, rows: Rows) -> None:
         """Share the memory of the arrays with the worker.
@@ -179,7 +196,7 @@ class _Part:
     def _lose(self) -> None:
         assert self._share is not None
         self._places.lost(self._share)
-        self.is_lost = True
+        self.is_lost, self.is_awaited = True, False
 
 
 class SpreadBatch(AnyBatch):
@@ -307,13 +324,8 @@ class SpreadBatch(AnyBatch):
 
     def _undo(self, prepared: Sequence[Any]) -> None:
         """Undo the prepared settings in the rows."""
-        for part, each in zip(self._parts, prepared, strict=True):
-            if isinstance(each, PreparedRows):
-                part.begin("undo")
-        for part, each in zip(self._parts, prepared, strict=True):
-            if isinstance(each, PreparedRows):
-                with contextlib.suppress(_LostError):
-                    part.end()
+        have = [isinstance(each, PreparedRows) for each in prepared]
+        _raise_first(self._outcomes("undo", parts=list(itertools.compress(self._parts, have))))
 
     def reset(self) -> dm_env.TimeStep:
         """Begin sequences in the rows; see `Batch.reset`."""
@@ -348,45 +360,43 @@ class SpreadBatch(AnyBatch):
     def _gathered(self, kind: dm_env.StepType, request: str) -> dm_env.TimeStep:
         """Wait until all rows have been reset or stepped, and return their TimeStep."""
         rows, failures = self._rows, dict[int, Exception | str]()
-        fatal: BaseException | None = None
-        for part in self._parts:
-            start = part.rows.start
-            try:
-                answer: RowsAnswer = part.end()
-            except _LostError:
-                # The other workers have stepped: their rows continue, and only these fail, once.
-                failures.update(dict.fromkeys(part.rows, _LOST))
-                continue
-            except BaseException as error:
-                fatal = fatal or error  # Raised below, when no row is running any more.
-                continue
-            failures.update({start + row: text for row, text in answer.errors.items()})
-            objects = iter(answer.objects)
-            # Copied after the answer: a worker killed while it writes has sent none, so that no
-            # row is half written.
-            for array, shared in zip(rows.arrays, part.arrays, strict=True):
-                array[part.slice] = next(objects) if shared is None else shared
-            if answer.infos and rows.infos is not None:
-                for row, own in pickle.loads(answer.infos):
-                    rows.infos.put_taken(start + row, own)
-        if fatal is not None:
-            if rows.infos is not None:
-                rows.infos.taken()  # Cleared: no client will receive this step.
-            raise fatal
-        return self._timestep(kind, failures, request)
+        try:
+            for part, message in zip(self._parts, _received(self._parts), strict=True):
+                start = part.rows.start
+                try:
+                    answer: RowsAnswer = part.unpacked(message)
+                except _LostError:
+                    # The other workers have stepped: their rows continue, and only these fail,
+                    # once.
+                    failures.update(dict.fromkeys(part.rows, _LOST))
+                    continue
+                failures.update({start + row: text for row, text in answer.errors.items()})
+                objects = iter(answer.objects)
+                # Copied after the answer: a worker killed while it writes has sent none, so that
+                # no row is half written.
+                for array, shared in zip(rows.arrays, part.arrays, strict=True):
+                    array[part.slice] = next(objects) if shared is None else shared
+                for row, pickled in answer.infos:
+                    try:
+                        own = pickle.loads(pickled)
+                    except Exception as error:
+                        failures[start + row] = error
+                    else:
+                        assert rows.infos is not None
+                        rows.infos.put_taken(start + row, own)
+            return self._timestep(kind, failures, request)
+        except BaseException:
+            rows.drop_infos()
+            raise
 
     def close_replaced(self) -> None:
-        for outcome in self._outcomes("close_replaced"):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, _LostError):
-                raise outcome
+        _raise_first(self._outcomes("close_replaced"))
 
     def close(self) -> None:
         """Close every environment, and then raise the first error, if any."""
         outcomes = self._outcomes("close")
         self._close_parts()
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, _LostError):
-                raise outcome
+        _raise_first(outcomes)
 
     def run(self, row: int, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function with the environment of a row."""
@@ -411,15 +421,18 @@ class SpreadBatch(AnyBatch):
                 raise outcome
         return outcomes
 
-    def _outcomes(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
-        """Send a request to all workers, and return the result or the error of each."""
+    def _outcomes(
+        self, method: str, *arguments: Sequence[Any], parts: Sequence[_Part] | None = None
+    ) -> list[Any]:
+        """Send a request to all workers, or to some, and return the result or the error of each."""
+        parts = self._parts if parts is None else parts
         # All are sent before any answer is awaited, so that the workers run at the same time.
-        for number, part in enumerate(self._parts):
+        for number, part in enumerate(parts):
             part.begin(method, *(each[number] for each in arguments))
         outcomes: list[Any] = []
-        for part in self._parts:
+        for part, message in zip(parts, _received(parts), strict=True):
             try:
-                outcomes.append(part.end())
+                outcomes.append(part.unpacked(message))
             except BaseException as error:
                 outcomes.append(error)
         return outcomes
@@ -430,8 +443,10 @@ class SpreadBatch(AnyBatch):
         Raises:
           StreamStatusError: they cannot be recreated, and the world has ended.
         """
+        if any(part.is_awaited for part in self._parts):
+            self._has_ended = True  # A request was interrupted: its rows are in an unknown state.
         lost = [part for part in self._parts if part.is_lost]
-        if not lost:
+        if not lost and not self._has_ended:
             return
         error: Exception | None = None
         # One attempt: a world that has lost rows for good fails each request in the same way.
@@ -445,8 +460,9 @@ class SpreadBatch(AnyBatch):
                 self._report(raised, "rows of a batch could not be recreated")
         raise StreamStatusError(
             "UNAVAILABLE",
-            "a process hosting rows of this stream's world has ended, and its rows could not be "
-            "recreated; connect again and create another world",
+            "a process hosting rows of this stream's world has ended, or a request to it was "
+            "interrupted, and its rows could not be recreated; connect again and create another "
+            "world",
         ) from error
 
     def _make_anew(self, part: _Part) -> None:
@@ -464,6 +480,20 @@ class SpreadBatch(AnyBatch):
             made = prepared.made
         _check_kind(made.kind, part, self._rows.kind, True)
         part.share_memory(self._rows)
+
+
+def _received(parts: Sequence[_Part]) -> list[bytearray | None]:
+    """Receive the answers of workers, with None in place of the answer of one that has ended."""
+    # Without reading any: that runs code of users, and if it raised, the answers of later workers
+    # would stay in their pipes.
+    return [part.receive() for part in parts]
+
+
+def _raise_first(outcomes: Sequence[Any]) -> None:
+    """Raise the first error, except the errors for workers that have ended."""
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, _LostError):
+            raise outcome
 
 
 class _RowElsewhere(StandIn):

@@ -70,12 +70,13 @@ class RowsAnswer(NamedTuple):
 
     Attributes:
       errors: the texts of the exceptions of rows, by row.
-      infos: the infos of rows, pickled; empty for none.
+      infos: the infos of rows, each with the index of its row and pickled alone, so that one that
+        cannot be unpickled is the error of its row.
       objects: the arrays of objects, in their order.
     """
 
     errors: Mapping[int, str]
-    infos: bytes
+    infos: Sequence[tuple[int, bytes]]
     objects: Sequence[npt.NDArray[Any]]
 
 
@@ -240,14 +241,16 @@ class _Rows:
         return self._answer_of(self._made.begin_rows(), "reset")
 
     def _answer_of(self, failures: dict[int, Exception | str], request: str) -> RowsAnswer:
-        batch, infos = self._made, b""
+        batch = self._made
+        infos: list[tuple[int, bytes]] = []
         if batch.rows.infos is not None:
             taken, unsent = batch.rows.infos.taken()
             failures.update(unsent)
-            if taken:
-                # Pickled here and not with the answer, so that an unpicklable info is the error of
-                # its row alone.
-                infos = _pickled(taken, failures)
+            for row, own in taken:
+                try:
+                    infos.append((row, _picklable(own)))
+                except Exception as error:
+                    failures[row] = error
         objects = []
         for array, shared in zip(batch.rows.arrays, self._values, strict=True):
             if shared is None:
@@ -299,22 +302,6 @@ class _Rows:
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.close()
-
-
-def _pickled(taken: list[tuple[int, Any]], failures: dict[int, Exception | str]) -> bytes:
-    """Pickle the infos of rows, and record an error for each row whose infos cannot be pickled."""
-    try:
-        return _dumps(taken)
-    except Exception:
-        sent = []
-        for row, own in taken:
-            try:
-                _dumps(own)
-            except Exception as error:
-                failures[row] = error
-            else:
-                sent.append((row, own))
-        return _dumps(sent)
 
 
 def _unchangeable(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -30,11 +31,15 @@ from dm_env_rpc_client import (
     make,
     reset_world,
 )
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import extras_of_rows
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, Race, Server, serve
+from dm_env_rpc_client.server.processes.messages import receive_message
 from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays
+from dm_env_rpc_client.server.processes.spread_batch import _Part
+from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.adaptors.sameness import same
 from tests.server import hosted
 from tests.server.batches.steps import begun, stepped
@@ -130,8 +135,53 @@ class Unsent(gymnasium.Env[Any, Any]):
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:
-        info = {"a": type("Local", (str,), {})() if action and self._index == 3 else "x"}
+        info = {type("Local", (str,), {})("a") if action and self._index == 3 else "a": "x"}
         return np.full(1, self._index, np.float32), 0.5, False, False, info
+
+
+class Two(str):
+    """Is pickled, and cannot be unpickled: its constructor needs two arguments."""
+
+    def __new__(cls, first: str, second: str) -> Two:
+        return super().__new__(cls, first + second)
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+class Interrupting:
+    """Interrupts the thread that unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return interrupted, ()
+
+
+ODD: Mapping[str, Callable[[], dict[Any, Any]]] = {
+    "key": lambda: {Two("na", "me"): Two("b", "ob")},
+    "value": lambda: {"name": Two("b", "ob")},
+    "interrupt": lambda: {Interrupting(): 1},
+}
+
+
+class Unread(gymnasium.Env[Any, Any]):
+    """Its info repeats the action. If the action is odd, that of row 1 has another part."""
+
+    observation_space = gymnasium.spaces.Box(0, 99, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(99)
+
+    def __init__(self, index: int = 0, kind: str = "key"):
+        self._index = index
+        self._kind = kind
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(1, np.float32), {"heard": -1}
+
+    def step(self, action: Any) -> Any:
+        info: dict[Any, Any] = {"heard": int(action), "row": self._index}
+        if action % 2 and self._index == 1:
+            info.update(ODD[self._kind]())
+        return np.full(1, action, np.float32), 0.5, False, False, info
 
 
 class Seeded(gymnasium.Env[Any, Any]):
@@ -195,7 +245,7 @@ SERVED: Mapping[str, Callable[..., Any]] = {
     "reserved": Reserved, "race": Race, "where": hosted.Where, "meeting": Meeting, "once": Once,
     "closing": hosted.Closing, "unsent": Unsent, "framed": Framed, "two": two,
     "two unasked": two_unasked, "seeded": Seeded, "closing two": ClosingTwo,
-    "unclosable": hosted.Unclosable, "exits": Exits,
+    "unclosable": hosted.Unclosable, "exits": Exits, "unread": Unread,
 }  # fmt: skip
 
 
@@ -562,6 +612,119 @@ def test_an_info_that_cannot_travel_is_the_error_of_its_row(spread: Server) -> N
         values = stepped(env, {"action": np.ones(ROWS, int)})
         assert set(json.loads(values[batches.ROW_ERRORS])) == {"3"}
         assert stepped(env, {"action": np.zeros(ROWS, int)})[batches.ROW_ERRORS] == ""
+
+
+@pytest.mark.parametrize("mode", ["stacked", "own"])
+def test_an_info_that_cannot_be_read_is_the_error_of_its_row(spread: Server, mode: str) -> None:
+    settings = {"environment": "unread", "num_envs": ROWS, "rows.index": list(range(ROWS))}
+    with make(spread.address, settings) as env:
+        env.reset({"infos": mode})
+        for action in range(6):
+            values = stepped(env, {"action": np.full(ROWS, action)})
+            failed = {"1"} if action % 2 and mode == "stacked" else set()
+            assert set(json.loads(values[batches.ROW_ERRORS] or "{}")) == failed
+            # The infos of all other rows, also of those in the other process, are of this step.
+            own, _, _ = extras_of_rows(str(values["gymnasium"]), ROWS)
+            if mode == "stacked":
+                expected = [0 if str(row) in failed else action for row in range(ROWS)]
+                assert own["heard"].tolist() == expected
+
+
+@pytest.mark.parametrize("where", ["spread", "single"])
+def test_subclasses_of_text_in_infos_arrive_as_text(
+    where: str, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue(where)
+    settings = [{"environment": "unread", "index": index, "kind": "value"} for index in range(4)]
+    with RemoteVectorEnv(server.address, 4, settings) as envs:
+        envs.reset()
+        for action in (1, 3, 2, 5):
+            infos = envs.step(np.full(4, action))[-1]
+            assert infos["heard"].tolist() == [action] * 4
+            if action % 2:
+                assert infos["name"].tolist() == [None, "bob", None, None]
+
+
+def test_an_interrupt_while_an_info_is_read_leaves_no_answer_unread(spread: Server) -> None:
+    settings = {"environment": "unread", "num_envs": 4, "rows.index": [0, 1, 2, 3]}
+    with connect(spread.address) as connection:
+        name = create_world(connection, {**settings, "kind": "interrupt"})
+        for action in (2, 4):
+            with connect(spread.address) as other:
+                env = join_world(other, name)
+                env.reset({"infos": "stacked"})
+                for each in (action, action + 2):
+                    values = stepped(env, {"action": np.full(4, each)})
+                    own, _, _ = extras_of_rows(str(values["gymnasium"]), 4)
+                    assert own["heard"].tolist() == [each] * 4
+                with pytest.raises(ConnectionLostError):
+                    env.step({"action": np.full(4, action + 1)})
+            assert settles(lambda: spread.agent_count == 0)
+        destroy_world(connection, name)
+
+
+class Raised:
+    """Raises an OSError, as a closed pipe does, when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return open, ("/nowhere/at/all",)
+
+
+class OneWorker:
+    """Workers of which there is one: this thread, at the other end of a pipe."""
+
+    def __init__(self) -> None:
+        self.mine, self.pipe = MessagePipe.pair()
+        self.calls: list[str] = []
+
+    def open_rows(self, number: int) -> Any:
+        return self.pipe, self
+
+    def answer(self, answer: Any) -> None:
+        """Answers the next request."""
+        (method, *_), _ = receive_message(self.mine)
+        self.mine.send(pickle.dumps(((method, answer), None)))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: self.calls.append(name)
+
+
+@pytest.fixture
+def worker() -> Iterator[OneWorker]:
+    made = OneWorker()
+    yield made
+    made.mine.close()
+    made.pipe.close()
+
+
+def test_an_answer_that_was_not_awaited_is_not_that_to_the_next_request(worker: OneWorker) -> None:
+    part = _Part(worker, 0, range(2))  # type: ignore[arg-type]
+    part.open()
+    part.begin("first")
+    worker.answer(1)
+    assert part.unpacked(part.receive()) == ("first", 1)
+    part.begin("second")
+    worker.answer(2)
+    # Interrupted here: the answer has come, and nobody has taken it.
+    part.begin("third")
+    assert part.receive() is None
+    assert (part.is_lost, part.is_awaited) == (True, True)
+    assert worker.calls == ["gone"], "the worker has not ended"
+
+
+def test_an_answer_that_raises_is_not_the_end_of_its_process(worker: OneWorker) -> None:
+    part = _Part(worker, 0, range(2))  # type: ignore[arg-type]
+    part.open()
+    part.begin("first")
+    worker.answer(Raised())
+    with pytest.raises(FileNotFoundError):
+        part.unpacked(part.receive())
+    assert (part.is_lost, worker.calls) == (False, [])
+    with pytest.raises(TypeError, match="pickle"):
+        part.begin("second", threading.Lock())
+    part.begin("third")
+    worker.answer(3)
+    assert part.unpacked(part.receive()) == ("third", 3)
 
 
 @pytest.mark.parametrize("last", [4, 9])
