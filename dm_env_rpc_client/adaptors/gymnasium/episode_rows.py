@@ -361,13 +361,14 @@ class EpisodeRows(Rows):
         kinds = timestep.observation[STEP_TYPE]
         which = slice(None) if taken is None else taken
         ended: list[int] = []
+        mid_count = 0
         if at is None and not self._restarting and kinds.tobytes() == self._all_mid:
             super().put_rows(at, taken, timestep)
             rows = self._all_rows
             self.has_begun.fill(True)
             self._terminations.fill(False)
             self._truncations.fill(False)
-            self._mid_count += self.count
+            mid_count = self.count
         else:
             rows = self._all_rows[slice(None) if at is None else at]
             self.has_begun[rows] = True
@@ -377,12 +378,16 @@ class EpisodeRows(Rows):
             else:
                 super().put_rows(at, taken, timestep)
                 ended = self._put_ends(rows, kinds[which], timestep.discount is not None)
+                mid_count = int(np.count_nonzero(kinds[which] == _MID))
         text = str(timestep.observation[EXTRAS]) if self._has_infos else ""
         if text:
             arrays = timestep.observation.get(INFO_ARRAYS)
             both = self._infos.put_rows(rows, text, which, len(kinds), arrays)
             if both is not None:
                 self._truncations[rows] |= both
+        # After the infos, which can be invalid: unless all rows are counted, the next step drops
+        # what this one has not returned.
+        self._mid_count += mid_count
         if self._is_followed or not self._begins_at_once:
             return ()
         for row in ended:
@@ -398,7 +403,6 @@ class EpisodeRows(Rows):
             terminated = is_last & ~np.any(self.discount[rows], axis=axes)
         self._terminations[rows] = terminated
         self._truncations[rows] = is_last & ~terminated
-        self._mid_count += int(np.count_nonzero(kinds == _MID))
         ended: list[int] = rows[is_last].tolist()
         return ended
 

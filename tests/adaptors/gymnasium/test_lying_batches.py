@@ -14,7 +14,7 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client import BatchedEnvironment
+from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError
 from dm_env_rpc_client.adaptors.gymnasium import space_json, value_json
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import extras_of_rows
 from dm_env_rpc_client.adaptors.gymnasium.vector_description import (
@@ -195,3 +195,31 @@ def test_blocks_that_are_not_there_are_an_error(own: dict[str, Any]) -> None:
     text = json.dumps({"info": {"x": {"$": "block", **own}}})
     with pytest.raises(ProtocolError, match="observation 'info_arrays': invalid"):
         extras_of_rows(text, COUNT, np.zeros(16, np.uint8))
+
+
+INFOS = {"x": np.ones(COUNT), "_x": np.ones(COUNT, bool)}
+
+
+class LyingOnce(Lying):
+    """Its first step has infos, which are no JSON if it lies; later steps have none."""
+
+    def __init__(self, num_envs: int = COUNT, is_lying: bool = False):
+        super().__init__(num_envs)
+        self._texts = ["{" if is_lying else value_json.encode({"info": INFOS})]
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        text = self._texts.pop() if self._texts else ""
+        return dm_env.transition(np.ones(COUNT), self._observed(1, text), np.ones(COUNT))
+
+
+def test_infos_of_a_step_that_failed_elsewhere_are_not_those_of_the_next_step() -> None:
+    settings = [{"is_lying": row % 2 == 0} for row in range(2 * COUNT)]
+    with (
+        serve(LyingOnce) as server,
+        RemoteVectorEnv(server.address, 2 * COUNT, settings, num_batches=2) as envs,
+    ):
+        envs.reset()
+        with pytest.raises(EnvironmentsFailedError) as caught:
+            envs.step(np.zeros(2 * COUNT, int))
+        assert sorted(caught.value.failures) == [0, 2, 4]
+        assert envs.step(np.zeros(2 * COUNT, int))[-1] == {}
