@@ -100,12 +100,14 @@ class EpisodeInfos:
             for row in rows:
                 self._own.pop(row, None)
         if self._stacks:
-            self._taken(np.array(list(rows)))
+            self._stacks = self._without(np.array(list(rows)))
 
     def each(self) -> list[RowInfo]:
-        """Return and discard the infos of each row."""
+        """Return and discard the infos of each row; raise the errors of `stack`."""
         own, self._own = self._own, {}
-        found = unstacked(self._taken(None), len(self._addresses))
+        failures: dict[int, Exception] = {}
+        found = unstacked(self._taken(None, failures), len(self._addresses))
+        self._check(failures)
         for row, info in own.items():
             found[row] = info._replace(info={**found[row].info, **info.info})
         return found
@@ -121,15 +123,16 @@ class EpisodeInfos:
           EnvironmentsFailedError: Gymnasium cannot stack the info of a row with the other infos.
         """
         count = len(self._addresses)
-        infos = self._taken(ids) if self._stacks else {}
+        failures: dict[int, Exception] = {}
+        infos = self._taken(ids, failures) if self._stacks else {}
         if are_spread and ids is not None and infos:
             stacked, infos = infos, {}
             put_together(infos, stacked, (np.arange(len(ids)), len(ids)), ids, count)
         if not self._own:
+            self._check(failures)
             return infos
         rows = range(count) if ids is None else ids.tolist()
         self.num_envs = count if are_spread else len(rows)
-        failures: dict[int, Exception] = {}
         for place, row in zip(rows if are_spread else range(len(rows)), rows, strict=True):
             own = self._own.pop(row, None)
             if own is None:
@@ -140,35 +143,55 @@ class EpisodeInfos:
                     infos = self._add_info(infos, final, place)
                 infos = self._add_info(infos, own.info, place)
             except Exception as error:  # Another shape than the others, or too large an integer.
-                text = f"{type(error).__name__}: {error}"
-                failures[row] = SpecError(f"its info cannot be stacked with the others: {text}")
-        if failures:
-            raise EnvironmentsFailedError(failures, {row: self._addresses[row] for row in failures})
+                failures[row] = _unstackable(error)
+        self._check(failures)
         return infos
 
     # Borrowed from Gymnasium's vector environments; of `self` it needs only `num_envs`.
     _add_info: Any = gymnasium.vector.VectorEnv._add_info
 
-    def _taken(self, ids: Array | None) -> dict[str, Any]:
-        """Return and discard the stacked infos of some or all rows, as a single stack."""
-        stacks, self._stacks = self._stacks, []
+    def _taken(self, ids: Array | None, failures: dict[int, Exception]) -> dict[str, Any]:
+        """Return and discard the stacked infos of some or all rows, as a single stack.
+
+        Args:
+          ids: the rows; None for all.
+          failures: receives an error for each row whose infos cannot be stacked with the others.
+        """
+        stacks, self._stacks = self._stacks, [] if ids is None else self._without(ids)
         count = len(self._addresses) if ids is None else len(ids)
         if ids is None and len(stacks) == 1 and len(stacks[0][0]) == count:
             return dict(stacks[0][1])
         infos: dict[str, Any] = {}
         for rows, own in stacks:
-            if ids is None:
-                put_together(infos, own, (np.arange(len(rows)), len(rows)), rows, count)
+            wanted = np.arange(len(rows)) if ids is None else np.flatnonzero(np.isin(rows, ids))
+            if not len(wanted):
                 continue
-            is_wanted = np.isin(rows, ids)
-            if is_wanted.any():
-                places = [int(np.flatnonzero(ids == row)[0]) for row in rows[is_wanted]]
-                source = np.flatnonzero(is_wanted), len(rows)
-                put_together(infos, own, source, np.array(places), count)
-            if not is_wanted.all():
-                kept = np.flatnonzero(~is_wanted)
-                self._stacks.append((rows[kept], _rows(own, kept, len(rows))))
+            places = rows
+            if ids is not None:
+                places = np.array([int(np.flatnonzero(ids == row)[0]) for row in rows[wanted]])
+            try:
+                put_together(infos, own, (wanted, len(rows)), places, count)
+            except ValueError as error:  # Another shape than in the other batches.
+                failures.update(dict.fromkeys(rows[wanted].tolist(), _unstackable(error)))
         return infos
+
+    def _without(self, ids: Array) -> list[tuple[Array, Mapping[str, Any]]]:
+        """Return the stacked infos of all rows except the given ones."""
+        found = []
+        for rows, own in self._stacks:
+            kept = np.flatnonzero(np.isin(rows, ids, invert=True))
+            if len(kept):
+                found.append((rows[kept], _rows(own, kept, len(rows))))
+        return found
+
+    def _check(self, failures: Mapping[int, Exception]) -> None:
+        if failures:
+            raise EnvironmentsFailedError(failures, {row: self._addresses[row] for row in failures})
+
+
+def _unstackable(error: Exception) -> SpecError:
+    text = f"{type(error).__name__}: {error}"
+    return SpecError(f"its info cannot be stacked with the others: {text}")
 
 
 def _rows(infos: Mapping[str, Any], which: Array, count: int) -> dict[str, Any]:
