@@ -179,10 +179,10 @@ _ROWS = [
         "arguments that Gymnasium, Minari, Stable-Baselines3 and loggers keep",
         "the secret is in no error, log, reply, repr, span, recording, spec, data set or pickled "
         "environment", ""),
-    Row(55, "values that fail while they are converted, checked, copied, pickled, unpickled, stacked "
-        "or sent, by an exception or a KeyboardInterrupt, where several environments answer "
-        "together: streams, rows, rows in worker processes, players, Ray's actors; 200,000 steps, "
-        "each place 5,000 times; every answer names its environment, step and action",
+    Row(55, "values that fail while they are converted, checked, copied, pickled, unpickled, "
+        "stacked or sent, by an exception or a KeyboardInterrupt, where several environments "
+        "answer together: streams, rows, rows in worker processes, players, Ray's actors; 200,000 "
+        "steps, each place 5,000 times; every answer names its environment, step and action",
         "0 answers that are those to another step", ""),
     Row(56, "the server in one file, for trusted machines and networks, on the oldest and the "
         "newest Python: rows 21, 26, 33 and 40, malformed frames and bombs of row 42, 10^5 "

@@ -177,7 +177,7 @@ class EpisodeInfos:
 
     def _without(self, ids: Array) -> list[tuple[Array, Mapping[str, Any]]]:
         """Return the stacked infos of all rows except the given ones."""
-        found = []
+        found: list[tuple[Array, Mapping[str, Any]]] = []
         for rows, own in self._stacks:
             kept = np.flatnonzero(np.isin(rows, ids, invert=True))
             if len(kept):

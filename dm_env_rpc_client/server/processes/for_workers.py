@@ -8,12 +8,13 @@ Other requests concern the names and limits of the worlds of all workers.
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
 from dm_env_rpc_client.server.errors import refusal_of
-from dm_env_rpc_client.server.processes.messages import receive_message, send_message
+from dm_env_rpc_client.server.processes.messages import Requests, receive_message, send_message
 from dm_env_rpc_client.server.properties import Properties
 from dm_env_rpc_client.server.worlds.world_registry import Share
 from dm_env_rpc_client.system.locks import make_lock
@@ -29,7 +30,7 @@ class _Questions:
     """
 
     def __init__(self, pipe: MessagePipe):
-        self._pipe = pipe
+        self._requests = Requests(pipe)
         self._lock = make_lock()
 
     def ask(self, *question: Any) -> Any:
@@ -38,10 +39,12 @@ class _Questions:
         Raises:
           OSError, EOFError: the server's own process has ended.
         """
+        message = pickle.dumps(question)
         # One request at a time: answers have no ids.
         with self._lock:
-            send_message(self._pipe, *question)
-            (answer, error), _ = receive_message(self._pipe)
+            self._requests.begin(message)
+            received = self._requests.end()
+        answer, error = pickle.loads(received)
         if error is not None:
             raise error
         return answer

@@ -26,6 +26,43 @@ def receive_message(pipe: MessagePipe) -> tuple[tuple[Any, ...], int | None]:
     return pickle.loads(received.message), received.descriptor
 
 
+class Requests:
+    """Requests over a pipe. Answers have no ids: each answer is that to the oldest request.
+
+    Args:
+      pipe: a pipe on which the other end only answers.
+
+    Attributes:
+      pipe: as the argument.
+      is_awaited: whether a request was begun and its answer was not received.
+    """
+
+    def __init__(self, pipe: MessagePipe):
+        self.pipe = pipe
+        self.is_awaited = False
+
+    def begin(self, message: bytes, descriptor: int | None = None) -> None:
+        """Send a request, or raise OSError if a pipe is closed.
+
+        If the answer to the last request was never received, as after an interrupt, the pipe is
+        closed: that answer would be taken for the answer to this request.
+        """
+        if self.is_awaited:
+            self.pipe.shut_down()
+        self.is_awaited = True
+        self.pipe.send(message, descriptor=descriptor)
+
+    def end(self) -> bytearray:
+        """Wait for the answer. The caller unpickles it after all other answers have been received.
+
+        Raises:
+          EOFError, OSError: as `receive_message`.
+        """
+        message = self.pipe.receive().message
+        self.is_awaited = False
+        return message
+
+
 class _RaisedInWorkerError(Exception):
     """The cause of an exception from a worker; its message is the worker's traceback."""
 

@@ -21,6 +21,7 @@ from dm_env_rpc_client.server.batch import AnyBatch, check_specs, other_form
 from dm_env_rpc_client.server.batch_settings import AskedRows, Settings, of_reset
 from dm_env_rpc_client.server.construction import BatchMaker
 from dm_env_rpc_client.server.errors import Report
+from dm_env_rpc_client.server.processes.messages import Requests
 from dm_env_rpc_client.server.processes.registry import WorkerShare
 from dm_env_rpc_client.server.processes.shared_arrays import SharedArrays, forms_of
 from dm_env_rpc_client.server.processes.worker_rows import (
@@ -94,7 +95,6 @@ class _Part:
       rows: as the argument.
       slice: the rows in arrays of the whole batch.
       is_lost: whether the worker has ended, and its rows with it.
-      is_awaited: whether a request was begun and its answer was not received.
       arrays: the shared arrays that the worker fills; None in place of arrays of objects.
       actions: the shared arrays that the worker reads, likewise.
     """
@@ -103,13 +103,17 @@ class _Part:
         self.rows = rows
         self.slice = slice(rows.start, rows.stop)
         self.is_lost = True
-        self.is_awaited = False
         self.actions: Sequence[npt.NDArray[Any] | None] = []
         self.arrays: Sequence[npt.NDArray[Any] | None] = []
         self._places = places
         self._number = number
-        self._pipe: MessagePipe | None = None
+        self._requests: Requests | None = None
         self._share: WorkerShare | None = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a request was begun, but its answer was not received."""
+        return self._requests is not None and self._requests.is_awaited
 
     def open(self) -> None:
         """Open a pipe to the worker or its replacement.
@@ -120,24 +124,21 @@ class _Part:
         if self._share is not None:
             self._places.wait_replaced(self._number, self._share)
         try:
-            self._pipe, self._share = self._places.open_rows(self._number)
+            pipe, self._share = self._places.open_rows(self._number)
         except OSError as error:
             raise _LostError("the worker process has ended") from error
-        self.is_lost = self.is_awaited = False
+        self._requests, self.is_lost = Requests(pipe), False
 
     def begin(self, method: str, *arguments: Any, descriptor: int | None = None) -> None:
         """Ask the worker to call a method of its `_Rows`, without waiting for the answer."""
         # Not in the `try` below: user code may raise an OSError, too.
         message = pickle.dumps((method, *arguments))
-        if self.is_awaited:
-            # Answers have no ids: the answer to an interrupted request would be taken for the
-            # answer to this one.
-            self.close()
+        if self.is_interrupted:
+            self.close()  # The worker has not ended, and its other rows go on.
         if not self.is_lost:
-            assert self._pipe is not None
-            self.is_awaited = True
+            assert self._requests is not None
             try:
-                self._pipe.send(message, descriptor=descriptor)
+                self._requests.begin(message, descriptor)
             except OSError:
                 self._lose()
 
@@ -145,14 +146,12 @@ class _Part:
         """Receive the answer to a request; return None if the worker has ended."""
         if self.is_lost:
             return None
-        assert self._pipe is not None
+        assert self._requests is not None
         try:
-            message = self._pipe.receive().message
+            return self._requests.end()
         except (OSError, EOFError):
             self._lose()
             return None
-        self.is_awaited = False
-        return message
 
     def unpacked(self, received: bytearray | None) -> Any:
         """Return the result in an answer, or raise its error, or _LostError if there is none."""
@@ -186,9 +185,9 @@ class _Part:
 
     def close(self) -> None:
         """Close the pipe to the worker, which then closes its remaining rows."""
-        if self._pipe is not None:
-            self._pipe.shut_down()
-            self._pipe.close()
+        if self._requests is not None:
+            self._requests.pipe.shut_down()
+            self._requests.pipe.close()
         if not self.is_lost and self._share is not None:
             self._places.gone(self._share)
         self.is_lost = True
@@ -196,7 +195,8 @@ class _Part:
     def _lose(self) -> None:
         assert self._share is not None
         self._places.lost(self._share)
-        self.is_lost, self.is_awaited = True, False
+        assert self._requests is not None
+        self.is_lost, self._requests.is_awaited = True, False
 
 
 class SpreadBatch(AnyBatch):
@@ -443,7 +443,7 @@ class SpreadBatch(AnyBatch):
         Raises:
           StreamStatusError: they cannot be recreated, and the world has ended.
         """
-        if any(part.is_awaited for part in self._parts):
+        if any(part.is_interrupted for part in self._parts):
             self._has_ended = True  # A request was interrupted: its rows are in an unknown state.
         lost = [part for part in self._parts if part.is_lost]
         if not lost and not self._has_ended:

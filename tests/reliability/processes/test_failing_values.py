@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import json
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,8 +38,6 @@ from tests.reliability.processes.failing_values import (
     Answer,
     Told,
     Trap,
-    TrapError,
-    place_of,
 )
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -145,7 +144,7 @@ class Joined(Way):
     def step(self, actions: Any) -> tuple[Said, set[int]]:
         timestep = self._env.step({"action": actions})
         values = timestep.observation
-        failed = {int(row) for row in eval(str(values["row_errors"]) or "{}")}
+        failed = {int(row) for row in json.loads(str(values["row_errors"]) or "{}")}
         text = str(values["gymnasium"])
         stacked = extras_of_rows(text, ROWS)[0] if text else {}
         infos = [own.info for own in unstacked(stacked, ROWS)]
@@ -319,7 +318,9 @@ def test_row_55_no_answer_is_that_to_another_step(name: str, count: int, seen: S
     environment: Any = Told
     if kind is Agents:
         pytest.importorskip("pettingzoo")
-        from tests.reliability.processes.failing_games import ToldGame as environment
+        from tests.reliability.processes.failing_games import ToldGame
+
+        environment = ToldGame
     wanted = goals(name, count)
     with serve(environment, processes=processes) as server:
         way = kind(server.address)
@@ -336,7 +337,7 @@ def test_row_55_no_answer_is_that_to_another_step(name: str, count: int, seen: S
     by_place = collections.Counter[str]()
     for (place, error), failed in model.failures.items():
         by_place[f"{place}_{ERRORS[error].__name__}"] += failed
-    seen(**{"steps": model.steps, "answers": model.answers, "wrong": len(model.wrong)}, **by_place)
+    seen(steps=model.steps, answers=model.answers, wrong=len(model.wrong), **by_place)
     assert model.wrong == []
     # Where nothing was told to fail, nothing has.
     assert set(model.failures) == set(wanted)

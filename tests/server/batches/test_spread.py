@@ -708,7 +708,7 @@ def test_an_answer_that_was_not_awaited_is_not_that_to_the_next_request(worker: 
     # Interrupted here: the answer has come, and nobody has taken it.
     part.begin("third")
     assert part.receive() is None
-    assert (part.is_lost, part.is_awaited) == (True, True)
+    assert (part.is_lost, part.is_interrupted) == (True, True)
     assert worker.calls == ["gone"], "the worker has not ended"
 
 
