@@ -159,12 +159,16 @@ class Turns:
     ) -> dict[int, Exception | str]:
         owners = self._owners
         # All begin before the first result is awaited, so that they overlap.
-        calls: list[Call] = [
-            owners[row % len(owners)].begin(act, row, environments[row], actions) for row in rows
-        ]
+        calls: list[Call] = []
         failures: dict[int, Exception | str] = {}
         fatal: BaseException | None = None
-        for row, call in zip(rows, calls, strict=True):
+        try:
+            for row in rows:
+                owner = owners[row % len(owners)]
+                calls.append(owner.begin(act, row, environments[row], actions))
+        except BaseException as error:
+            fatal = error  # Raised below, like those of rows.
+        for row, call in zip(rows, calls, strict=False):
             try:
                 call.result()
             except Exception as error:

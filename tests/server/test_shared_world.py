@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import dm_env
 import numpy as np
@@ -270,6 +270,37 @@ def test_a_game_that_fails_fails_for_all_who_step(caplog: pytest.LogCaptureFixtu
             for each in futures:
                 with pytest.raises(DmEnvRpcError, match=text):
                     each.result(20)
+
+
+class Exiting(Crowd):
+    """Ends its program in its first step, as it believes, and counts its steps."""
+
+    taken: ClassVar[list[Mapping[int, Any]]] = []
+
+    def step(self, actions: Mapping[int, Any]) -> None:
+        self.taken.append(dict(actions))
+        if len(self.taken) == 1:
+            raise SystemExit
+        super().step(actions)
+
+
+def test_a_game_that_exits_fails_for_all_who_step_and_takes_no_action_twice() -> None:
+    Exiting.taken.clear()
+    with serve({"exiting": Exiting}) as server, Players(server, 3, "exiting", length=9) as players:
+        players.step(STAY, STAY, STAY)
+        asked = [players.threads.submit(env.step, RUN) for env in players.envs]
+        failures = [each.exception(30) for each in asked]
+        assert [type(each) for each in failures].count(ConnectionLostError) == 1
+        left = [
+            env
+            for env, failure in zip(players.envs, failures, strict=True)
+            if isinstance(failure, DmEnvRpcError)
+        ]
+        assert len(left) == 2
+        assert settles(lambda: server.agent_count == 2)
+        again = [players.threads.submit(env.step, STAY) for env in left]
+        assert [each.result(30).step_type for each in again] == [MID] * 2
+        assert [len(actions) for actions in Exiting.taken] == [3, 2]
 
 
 def test_the_only_world_of_a_server_has_no_name() -> None:

@@ -44,6 +44,7 @@ from dm_env_rpc_client.server.worlds.world import (
 )
 from dm_env_rpc_client.system.foreign_environments import check_time_step
 from dm_env_rpc_client.system.owner_threads import Owner, OwnerThread
+from dm_env_rpc_client.tensors.memory_limits import described
 
 _LAST = dm_env.StepType.LAST
 
@@ -248,6 +249,10 @@ class SharedWorld(OwnedWorld):
         except Exception as error:
             self._fail(takers, error)
             return
+        except BaseException as error:
+            # Raised in the thread of one agent only; the actions of the others have been taken.
+            self._fail(takers, RuntimeError(f"the game raised {described(error)}"))
+            raise
         self._stepped_at = time.monotonic()
         for (each, timestep), is_out in zip(timesteps.items(), are_out, strict=True):
             was_out, each.is_out = each.is_out, is_out
