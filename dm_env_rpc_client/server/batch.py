@@ -6,7 +6,7 @@ The guide "Serve a batch" explains the names that clients see.
 from __future__ import annotations
 
 import abc
-import functools
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -277,7 +277,9 @@ class Batch(AnyBatch):
         changed: dict[int, dm_env.Environment] = {}
         kept: dict[int, dict[str, Any]] = {}
         taken: set[str] = set()
-        undo_rows: list[Callable[[], object]] = []
+        # In reverse, as settings may build on each other; an error does not keep the others.
+        undone = contextlib.ExitStack()
+        undone.callback(lambda: self._close_all(made.values()))
 
         def prepare_row(index: int) -> None:
             environment, own = self._environments[index], of_rows[index]
@@ -298,15 +300,7 @@ class Batch(AnyBatch):
                 undo_row = environment.configure(nested)
                 # Undone in the thread of the environment, like any other call of it.
                 if undo_row is not None:
-                    undo_rows.append(
-                        functools.partial(in_thread_of, environment, _called, undo_row)
-                    )
-
-        def undo() -> None:
-            # In reverse, as settings may build on each other.
-            for each in reversed(undo_rows):
-                each()
-            self._close_all(made.values())
+                    undone.callback(in_thread_of, environment, _called, undo_row)
 
         try:
             for index in of_rows:
@@ -315,7 +309,7 @@ class Batch(AnyBatch):
             # are refused.
             specs_and_rows = self._specs_and_rows_after(changed)
         except BaseException:
-            undo()
+            undone.close()
             raise
 
         def keep() -> None:
@@ -331,7 +325,7 @@ class Batch(AnyBatch):
             self._mask = named if self._mask is None else named | self._mask
 
         default_actions = _defaults(made.get(0, self._environments[0]))
-        return Prepared(keep, undo, frozenset(taken), specs_and_rows[1], default_actions)
+        return Prepared(keep, undone.close, frozenset(taken), specs_and_rows[1], default_actions)
 
     def begin_all(self) -> None:
         """Make the next reset begin a sequence in all rows, regardless of `configure`."""

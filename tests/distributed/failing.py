@@ -1,4 +1,4 @@
-"""Environments and a policy of rollouts that fail where they are told to. Actors import this file."""
+"""Environments and a policy that fail where they are told to. Actors import this file."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import dm_env
 import numpy as np
@@ -465,3 +465,36 @@ def test_a_wait_that_does_not_come_again_makes_no_threads() -> None:
         turns.take(range(4), compute, [None] * 4)
     assert waits.has_threads
     turns.close()
+
+
+class Undoing(Counting):
+    """A row that takes a gain, which the rows after the first cannot undo completely."""
+
+    reset_settings = ("gain",)
+    made: ClassVar[list[Undoing]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = 0
+        self.made.append(self)
+
+    def configure(self, settings: Mapping[str, Any]) -> Callable[[], None]:
+        if settings["gain"] < 0:
+            raise ValueError("no such gain")
+        before, self.gain = self.gain, settings["gain"]
+
+        def undo() -> None:
+            self.gain = before
+            if self is not self.made[0]:
+                raise OSError("not undone completely")
+
+        return undo
+
+
+def test_settings_are_undone_in_all_rows_although_one_raises() -> None:
+    Undoing.made.clear()
+    with serve(Undoing) as server, make(server.address, {"num_envs": 4}) as env:
+        env.reset()
+        with pytest.raises(DmEnvRpcError, match="not undone completely"):
+            env.reset({"rows.gain": [2, 2, 2, -1]})
+        assert [row.gain for row in Undoing.made] == [0] * 4
