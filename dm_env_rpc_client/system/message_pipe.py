@@ -79,7 +79,11 @@ class MessagePipe:
             size = sum(map(len, buffers))
             sent = self._socket.sendmsg(buffers)
             if sent < size:
-                self._socket.sendall(memoryview(b"".join(buffers))[sent:])
+                try:
+                    self._socket.sendall(memoryview(b"".join(buffers))[sent:])
+                except BaseException:
+                    self.shut_down()  # The next message would continue this one.
+                    raise
 
     def receive(self) -> Received:
         """Wait for a message and return it.
@@ -109,6 +113,7 @@ class MessagePipe:
                     raise EOFError
                 rest = rest[count:]
         except BaseException:
+            self.shut_down()  # The rest of this message would be taken for the next one.
             for descriptor in descriptors:
                 os.close(descriptor)
             raise

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,3 +101,34 @@ def test_a_forked_child_has_no_pipes(pair: Pair) -> None:
     assert os.waitpid(child, 0)[1] == 0
     one.send(b"message")
     assert other.receive().message == b"message"
+
+
+def test_a_message_that_is_too_large_is_not_followed_by_its_rest(pair: Pair) -> None:
+    one, other = pair
+    one._socket.sendall(struct.pack("<Q", (1 << 64) - 1) + b"rest")
+    one.send(b"next")
+    with pytest.raises(OverflowError):
+        other.receive()
+    with pytest.raises((EOFError, OSError)):
+        other.receive()
+
+
+def test_a_message_that_was_sent_in_part_is_not_followed_by_the_next(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(socket.socket):
+        def sendmsg(self, buffers: Any, *_: Any) -> int:
+            return self.send(b"".join(buffers)[:10])
+
+        def sendall(self, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+    one, other = pair
+    monkeypatch.setattr(one, "_socket", Interrupted(fileno=os.dup(one.fileno())))
+    with contextlib.closing(one._socket):
+        with pytest.raises(KeyboardInterrupt):
+            one.send(b"more than ten bytes")
+        with pytest.raises(OSError, match="pipe"):
+            one.send(b"next")
+    with pytest.raises(EOFError):
+        other.receive()
