@@ -14,6 +14,8 @@ from dm_env_rpc_client.system.locks import make_lock
 
 _LENGTH = struct.Struct("<Q")
 
+_DROPPED_BYTES = 1 << 16
+
 
 class Received(NamedTuple):
     """A received message."""
@@ -113,11 +115,18 @@ class MessagePipe:
                     raise EOFError
                 rest = rest[count:]
         except BaseException:
-            self.shut_down()  # The rest of this message would be taken for the next one.
+            self._end_receiving()
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
         return Received(message, descriptors[0] if descriptors else None)
+
+    def _end_receiving(self) -> None:
+        """Shut down the pipe, and drop what has arrived: it begins within a message."""
+        self.shut_down()
+        with contextlib.suppress(OSError):
+            for _ in iter(lambda: self._socket.recv(_DROPPED_BYTES), b""):
+                pass
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for data to arrive, and return whether data can be received."""

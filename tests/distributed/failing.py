@@ -41,7 +41,8 @@ def told(index: int) -> dm_env.Environment:
 def observed(timestep: dm_env.TimeStep) -> npt.NDArray[np.int64]:
     """The only observation, which remote environments have under a name."""
     found: Any = timestep.observation
-    return found["observation"] if isinstance(found, Mapping) else found
+    array: npt.NDArray[np.int64] = found["observation"] if isinstance(found, Mapping) else found
+    return array
 
 
 class Obeying:

@@ -51,7 +51,7 @@ class Model:
 
     def __init__(self, rollouts: Rollouts, seed: int, errors: Sequence[type[BaseException]] = ()):
         self._rollouts = rollouts
-        self._errors = errors
+        self._errors: tuple[type[BaseException], ...] = (DmEnvRpcClientError, *ERRORS, *errors)
         self._random = random.Random(seed)
         self._ticket = 0
         self.steps = self.answers = 0
@@ -73,7 +73,7 @@ class Model:
         first, self._ticket = self._ticket, self._ticket + STEPS * TOTAL
         try:
             batch = self._rollouts.collect(STEPS)
-        except (DmEnvRpcClientError, *ERRORS, *self._errors):
+        except self._errors:
             self.failures[place, kind] += 1
         else:
             self._check(batch, first)

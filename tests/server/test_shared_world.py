@@ -6,7 +6,7 @@ import concurrent.futures
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -275,9 +275,9 @@ def test_a_game_that_fails_fails_for_all_who_step(caplog: pytest.LogCaptureFixtu
 class Exiting(Crowd):
     """Ends its program in its first step, as it believes, and counts its steps."""
 
-    taken: ClassVar[list[Mapping[int, Any]]] = []
+    taken: ClassVar[list[Mapping[Hashable, Any]]] = []
 
-    def step(self, actions: Mapping[int, Any]) -> None:
+    def step(self, actions: Mapping[Hashable, Any]) -> None:
         self.taken.append(dict(actions))
         if len(self.taken) == 1:
             raise SystemExit

@@ -52,6 +52,8 @@ Infos: TypeAlias = Sequence[Mapping[Any, Any]]
 Said: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], Infos]
 """The observations [N, 4], the rewards [N] and the infos of a step."""
 
+FAILURES: tuple[type[BaseException], ...] = (DmEnvRpcClientError, *ERRORS)
+
 LOST = (ConnectionLostError, ConnectionClosedError, AgentsFailedError)
 
 CALLER, ALARM = "given", "interrupted"
@@ -242,7 +244,7 @@ class Model:
                 said, failed = self._way.step(actions)
         except EnvironmentsFailedError as error:
             is_lost = any(isinstance(each, LOST) for each in error.failures.values())
-        except (DmEnvRpcClientError, *ERRORS) as error:
+        except FAILURES as error:
             is_lost = isinstance(error, (*LOST, KeyboardInterrupt)) and place != CALLER
         else:
             # The time of a usual step.

@@ -36,7 +36,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from dm_env_rpc_client.server.processes.messages import receive_message
+from dm_env_rpc_client.server.processes.messages import Requests, receive_message
 from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays
 from dm_env_rpc_client.server.processes.spread_batch import _Part
 from dm_env_rpc_client.system.message_pipe import MessagePipe
@@ -710,6 +710,17 @@ def test_an_answer_that_was_not_awaited_is_not_that_to_the_next_request(worker: 
     assert part.receive() is None
     assert (part.is_lost, part.is_interrupted) == (True, True)
     assert worker.calls == ["gone"], "the worker has not ended"
+
+
+def test_requests_end_if_an_answer_was_not_awaited(worker: OneWorker) -> None:
+    requests = Requests(worker.pipe)
+    requests.begin(pickle.dumps(("first",)))
+    worker.answer(1)
+    with pytest.raises(OSError, match="pipe"):
+        requests.begin(pickle.dumps(("second",)))
+    # Nor does a later one read the first answer, whatever becomes of the error.
+    with pytest.raises(OSError, match="pipe"):
+        requests.begin(pickle.dumps(("third",)))
 
 
 def test_an_answer_that_raises_is_not_the_end_of_its_process(worker: OneWorker) -> None:
