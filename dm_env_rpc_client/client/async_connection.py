@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.async_pipeline import AsyncPipeline
-from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
+from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeouts
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
@@ -52,6 +52,7 @@ class AsyncConnection(BaseConnection):
         closed; or an `AsyncStream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       request_timeout: time limit for each answer, in seconds; None for no limit.
+      keepalive_timeout: as for `connect`. A grpc.aio.Channel has options of its own for this.
       limits: limits for answers; None for the defaults.
 
     Raises:
@@ -66,19 +67,26 @@ class AsyncConnection(BaseConnection):
         metadata: Metadata | None = None,
         *,
         request_timeout: float | None = None,
+        keepalive_timeout: float | None = None,
         limits: Limits | None = None,
     ):
-        request_timeout = checked_timeout(channel, request_timeout, limits)
+        request_timeout, keepalive_timeout = checked_timeouts(
+            channel, request_timeout, keepalive_timeout, limits
+        )
         # By its method: grpc is imported only by users of its channels.
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = (
             AsyncGrpcStream(cast("grpc.aio.Channel", channel), metadata) if is_grpc else channel
         )
-        super().__init__(AsyncPipeline(stream), request_timeout, limits)
+        super().__init__(AsyncPipeline(stream, keepalive_timeout), request_timeout, limits)
 
         async def reopen(_: float | None) -> AsyncConnection:
             return AsyncConnection(
-                channel, metadata, request_timeout=request_timeout, limits=limits
+                channel,
+                metadata,
+                request_timeout=request_timeout,
+                keepalive_timeout=keepalive_timeout,
+                limits=limits,
             )
 
         self._reopen: Callable[[float | None], Awaitable[AsyncConnection]] = reopen
@@ -222,7 +230,10 @@ async def connect_with_async(
     message = None if first is None else envelopes.encode_request(first).message
     stream = await open_stream_async(endpoint, options.timeout, answer_memory, message)
     connection = AsyncConnection(
-        stream, request_timeout=options.request_timeout, limits=options.limits
+        stream,
+        request_timeout=options.request_timeout,
+        keepalive_timeout=options.keepalive_timeout,
+        limits=options.limits,
     )
     _log.debug("connected to %s", endpoint.address)
     connection._reopen = lambda timeout: open_connection_async(

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from dm_env_rpc_client import arguments
-from dm_env_rpc_client.client.connect_options import check_limits
+from dm_env_rpc_client.client.connect_options import DEFAULT_KEEPALIVE, check_limits
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.protocol.lifecycle import Lifecycle
-from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.protocol.pipeline import KEEPALIVE_SECONDS, Pending, Pipeline
 from dm_env_rpc_client.transports.endpoint import Tap
+from dm_env_rpc_client.transports.streams import AsyncStream, Stream
 
 if TYPE_CHECKING:
     from dm_env_rpc_client.tensors.memory_limits import Limits
@@ -22,18 +23,22 @@ CLOSE_SECONDS = 1.0
 """The time limit, in seconds, for the server to end a stream that the client has closed."""
 
 
-def checked_timeout(
-    channel: object, request_timeout: float | None, limits: Limits | None
-) -> float | None:
+def checked_timeouts(
+    channel: object,
+    request_timeout: float | None,
+    keepalive_timeout: float | None,
+    limits: Limits | None,
+) -> tuple[float | None, float | None]:
     """Check a connection's arguments before its stream is opened.
 
     Args:
       channel: as for `Connection`.
       request_timeout: as for `Connection`.
+      keepalive_timeout: as for `Connection`.
       limits: as for `Connection`.
 
     Returns:
-      The time limit for each answer, in seconds; None for no limit.
+      The two timeouts, in seconds.
 
     Raises:
       SpecError: an argument has a wrong type or is out of range.
@@ -43,7 +48,30 @@ def checked_timeout(
         hint = f"; did you mean connect({channel!r})?" if isinstance(channel, str) else ""
         raise SpecError(f"channel must be a grpc.Channel, got {arguments.shown(channel)}{hint}")
     check_limits(limits)
-    return arguments.seconds("request_timeout", request_timeout, none=arguments.NO_LIMIT)
+    return (
+        arguments.seconds("request_timeout", request_timeout, none=arguments.NO_LIMIT),
+        arguments.seconds("keepalive_timeout", keepalive_timeout, none=DEFAULT_KEEPALIVE),
+    )
+
+
+def keep_alive(stream: Stream | AsyncStream, pipeline: Pipeline, timeout: float | None) -> None:
+    """Tell a stream how long its server may show no sign of life.
+
+    Args:
+      stream: the stream.
+      pipeline: the requests pending on it.
+      timeout: the keepalive timeout, in seconds; None for the default of the awaited request.
+    """
+    pipeline.keepalive_timeout = timeout
+    # Weak, because the finalizer of a connection refers to the stream, and pending requests may
+    # refer to the connection.
+    found = weakref.WeakMethod(pipeline.keepalive_seconds)
+
+    def seconds() -> float:
+        keepalive_seconds = found()
+        return KEEPALIVE_SECONDS if keepalive_seconds is None else keepalive_seconds()
+
+    stream.keep_alive(seconds)
 
 
 class Requests(Protocol):

@@ -30,6 +30,9 @@ CONNECT_SECONDS = DefaultSeconds(10.0)
 A server launched by this process gets more time.
 """
 
+DEFAULT_KEEPALIVE = "None for the defaults"
+"""The description of None in the error message for `keepalive_timeout`."""
+
 
 class LaunchedKeywords(ReachKeywords, total=False):
     """The keyword arguments of `connect` that are also used to probe a launched server."""
@@ -42,6 +45,7 @@ class ConnectKeywords(LaunchedKeywords, total=False):
 
     timeout: float | None
     request_timeout: float | None
+    keepalive_timeout: float | None
     record: Record | None
 
 
@@ -57,6 +61,7 @@ class ConnectOptions(ReachOptions):
 
     timeout: float | None = CONNECT_SECONDS
     request_timeout: float | None = None
+    keepalive_timeout: float | None = None
     limits: Limits | None = None
     record: Record | None = None
 
@@ -65,6 +70,10 @@ class ConnectOptions(ReachOptions):
         for name in ("timeout", "request_timeout"):
             seconds = arguments.seconds(name, getattr(self, name), none=arguments.NO_LIMIT)
             object.__setattr__(self, name, seconds)
+        keepalive = arguments.seconds(
+            "keepalive_timeout", self.keepalive_timeout, none=DEFAULT_KEEPALIVE
+        )
+        object.__setattr__(self, "keepalive_timeout", keepalive)
         check_limits(self.limits)
         # Not by its class: importing a Recorder needs an extra.
         if not hasattr(self.record, "recorded"):

@@ -65,8 +65,12 @@ def connect(address: str, **connecting: Unpack[ConnectKeywords]) -> Connection:
         unless the credentials or a proxy require grpcio.
       timeout: time limit for connecting, in seconds, more than 0; None for no limit.
       request_timeout: time limit for each answer, in seconds, more than 0; None for no limit.
-        Keepalive detects a frozen or unreachable server machine within 20 s, or, over the
-        transport "grpc", within 80 s if the failure happens after the first 20 s of a step.
+      keepalive_timeout: how long the server may show no sign of life while an answer is awaited,
+        in seconds, more than 0; checked about once a second. None for 20 s while the answer to a
+        step or an extension is awaited, and 300 s while a world is created, joined, reset, left or
+        destroyed; a step that begins a sequence, and each step of a batch, counts as a reset. A
+        server shows no sign of life if its process is frozen, or if its environment computes
+        without releasing the GIL. An unreachable server machine is detected within 20 s.
       limits: limits for answers, which prevent a small message from expanding to use much memory;
         None for the defaults of `Limits`.
       record: a new file to record all requests and answers to, or a `recording.Recorder`; None
@@ -111,7 +115,12 @@ def connect_with(
 
 def connection_on(stream: Stream, endpoint: Endpoint, options: ConnectOptions) -> Connection:
     """Return a connection over a stream to an endpoint; its `reopen` uses the same options."""
-    connection = Connection(stream, request_timeout=options.request_timeout, limits=options.limits)
+    connection = Connection(
+        stream,
+        request_timeout=options.request_timeout,
+        keepalive_timeout=options.keepalive_timeout,
+        limits=options.limits,
+    )
     connection._reopen = functools.partial(open_again, endpoint, options)
     connection._tap = endpoint.tap
     return connection

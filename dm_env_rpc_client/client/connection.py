@@ -26,7 +26,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client import server_ends
-from dm_env_rpc_client.client.base_connection import CLOSE_SECONDS, BaseConnection, checked_timeout
+from dm_env_rpc_client.client.base_connection import (
+    CLOSE_SECONDS,
+    BaseConnection,
+    checked_timeouts,
+    keep_alive,
+)
 from dm_env_rpc_client.client.futures import FuturesThread, RequestFuture
 from dm_env_rpc_client.client.unclosed import Remains
 from dm_env_rpc_client.client.waiting_threads import Sleepers, waking
@@ -89,6 +94,7 @@ class Connection(BaseConnection):
         closed; or a `Stream` of a transport, which is closed with the connection.
       metadata: pairs of strings (bytes for keys ending in `-bin`) sent with the call.
       request_timeout: time limit for each answer, in seconds; None for no limit.
+      keepalive_timeout: as for `connect`. A grpc.Channel has options of its own for this.
       limits: limits for answers; None for the defaults. The channel or stream sets the
         transport's limit for the size of a message.
 
@@ -104,13 +110,17 @@ class Connection(BaseConnection):
         metadata: Metadata | None = None,
         *,
         request_timeout: float | None = None,
+        keepalive_timeout: float | None = None,
         limits: Limits | None = None,
     ):
-        request_timeout = checked_timeout(channel, request_timeout, limits)
+        request_timeout, keepalive_timeout = checked_timeouts(
+            channel, request_timeout, keepalive_timeout, limits
+        )
         is_grpc = hasattr(channel, "stream_stream")
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
         super().__init__(pipeline_to(stream.address), request_timeout, limits)
         self._stream: Stream = stream
+        keep_alive(stream, self._pipeline, keepalive_timeout)
         self._is_closed = False
         self._futures = FuturesThread(
             f"dm_env_rpc futures of {self.address}", weakref.WeakMethod(self._read_in_turn)
@@ -119,7 +129,11 @@ class Connection(BaseConnection):
         self._remains = Remains(stream, self._futures.wake)
         forking.register(self, Connection._after_fork_in_child)
         self._reopen: Callable[[float | None], Connection] = lambda _: Connection(
-            channel, metadata, request_timeout=request_timeout, limits=limits
+            channel,
+            metadata,
+            request_timeout=request_timeout,
+            keepalive_timeout=keepalive_timeout,
+            limits=limits,
         )
         # Runs when the connection is garbage collected, and at the exit of the interpreter.
         self._finalizer = weakref.finalize(self, self._remains.abort)

@@ -395,6 +395,7 @@ class BaseAdaptor(DmEnvNames, MadeAgain):
         self._codec = adopted.codec
         self._hidden = adopted.hidden
         self._num_rows = adopted.num_rows
+        self._lifecycle.is_batch = adopted.num_rows is not None
         self._is_nested = adopted.is_nested
         self._reward_spec = adopted.reward_spec
         self._discount_spec = adopted.discount_spec

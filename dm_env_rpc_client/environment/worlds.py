@@ -203,6 +203,9 @@ def make(
       timeout: time limit, in seconds, for connecting or for a launched server to answer (default:
         60); None for no limit.
       request_timeout: the time limit for each answer in seconds; None for no limit.
+      keepalive_timeout: how long the server may show no sign of life while an answer is awaited, in
+        seconds, as for `connect`; None for 20 s in a step and 300 s while an environment is made,
+        reset or closed.
       limits: the limits of an answer; None for the defaults of `Limits`.
       record: a file to which all requests and answers are recorded; None for no recording.
       restart: whether and how often to restart the environment, with the same settings, after the

@@ -120,13 +120,15 @@ class Lifecycle:
       previous: the state before the last answer.
       world_name: the name of the last joined world.
       created: the name of the last created world; empty if there is none.
+      is_batch: whether the world is a batch, whose rows can begin sequences in any step.
     """
 
-    __slots__ = ("created", "previous", "state", "world_name")
+    __slots__ = ("created", "is_batch", "previous", "state", "world_name")
 
     def __init__(self) -> None:
         self.state = self.previous = State.NOT_JOINED
         self.world_name = self.created = ""
+        self.is_batch = False
 
     def allows(self, request: str) -> bool:
         """Whether a request with this payload field is allowed in the current state."""

@@ -27,7 +27,7 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
 )
 from dm_env_rpc_client.protocol import envelopes
-from dm_env_rpc_client.protocol.lifecycle import Lifecycle
+from dm_env_rpc_client.protocol.lifecycle import Lifecycle, State
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT, Limits
 
 MAX_REQUESTS_IN_FLIGHT = 1024
@@ -37,6 +37,20 @@ otherwise fill the buffers until the peer stops reading."""
 MAX_BYTES_IN_FLIGHT = 64 << 20
 """The maximum total size of pending requests, in bytes. A larger request is sent only when no
 other request is pending."""
+
+KEEPALIVE_SECONDS = 20.0
+"""The default keepalive timeout, in seconds, for steps, properties and other extensions."""
+
+LOADING_KEEPALIVE_SECONDS = 300.0
+"""The default keepalive timeout, in seconds, for requests that make, reset or close an environment.
+
+Simulators load scenes then, often without releasing the GIL.
+"""
+
+_LOADING = frozenset(
+    ("create_world", "join_world", "reset", "reset_world", "leave_world", "destroy_world")
+)
+"""The payload fields of these requests."""
 
 
 class Pending:
@@ -142,6 +156,7 @@ class Pipeline:
       address: the name of the server in error messages.
 
     Attributes:
+      keepalive_timeout: the keepalive timeout for all requests, in seconds; None for the defaults.
       poisoned_by: the first error that made the stream unusable; None while it is usable.
       server_end: how the server ended, if the shell knows it.
       fifo: the pending requests, oldest first.
@@ -150,6 +165,7 @@ class Pipeline:
 
     def __init__(self, address: str):
         self.address = address
+        self.keepalive_timeout: float | None = None
         self.poisoned_by: BaseException | None = None
         self._answered_wrongly = False
         self.server_end: LaunchError | None = None
@@ -173,6 +189,24 @@ class Pipeline:
     def oldest(self) -> Pending | None:
         """The request to be answered next, or None if no request is pending."""
         return self.fifo[0] if self.fifo else None
+
+    def keepalive_seconds(self) -> float:
+        """How long, in seconds, the server may show no sign of life while it owes an answer.
+
+        A step that begins a sequence resets the environment, so it counts as a reset. So does each
+        step of a batch, in which rows can begin sequences.
+        """
+        if self.keepalive_timeout is not None:
+            return self.keepalive_timeout
+        oldest = self.oldest
+        if oldest is None:
+            return KEEPALIVE_SECONDS
+        # The state after the last answer, which is the state before the oldest request.
+        before = oldest.lifecycle
+        begins = before is not None and (before.is_batch or before.state is not State.RUNNING)
+        if oldest.field in _LOADING or (oldest.field == "step" and begins):
+            return LOADING_KEEPALIVE_SECONDS
+        return KEEPALIVE_SECONDS
 
     def check_usable(self) -> None:
         """Raise an error chained to the first cause if the pipeline is poisoned."""

@@ -13,10 +13,12 @@ import os
 import threading
 
 from dm_env_rpc_client.errors import DmEnvRpcClientError, RecordingError
+from dm_env_rpc_client.protocol.pipeline import LOADING_KEEPALIVE_SECONDS
 from dm_env_rpc_client.recording.recorder import Recorder
 from dm_env_rpc_client.recording.replay import Serving
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.net.credentials import Credentials
+from dm_env_rpc_client.transports.net.keepalive import LOOK_SECONDS
 from dm_env_rpc_client.transports.opening import open_stream
 from dm_env_rpc_client.transports.server_streams import (
     Peer,
@@ -120,7 +122,8 @@ class _Traffic:
 
 
 def _read(stream: Stream) -> Buffer:
-    while (answer := stream.read(None)) is None:
+    # A stream looks whether the server is alive each time that it returns without an answer.
+    while (answer := stream.read(LOOK_SECONDS)) is None:
         pass
     return answer
 
@@ -152,6 +155,7 @@ class _ForwardedStream(ServerStream):
             if self._stream is None:
                 # Connecting may take long, so it waits for the first request.
                 self._stream = open_stream(self._endpoint, _CONNECT_SECONDS)
+                self._stream.keep_alive(lambda: LOADING_KEEPALIVE_SECONDS)
             if self._is_abandoned:
                 self._stream.abort()
             self._stream.write(bytes(message))

@@ -519,6 +519,7 @@ class _Recorded:
         self._recording = recording
         self._abandon = stream.abandon
         self._abort = stream.abort
+        self.keep_alive = stream.keep_alive
 
     def abandon(self) -> None:
         """Abandon the stream and the recording in a forked child."""

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
+from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A message. Large arrays decoded from a message can share its memory."""
 
@@ -73,6 +75,13 @@ class Stream(Protocol):
 
         Returns:
           The result of `has_unsent` afterwards.
+        """
+
+    def keep_alive(self, seconds: KeepaliveSeconds) -> None:
+        """Set the function that returns how long the server may show no sign of life, in seconds.
+
+        It is called about once a second while an answer is awaited. A stream on a channel of the
+        caller ignores it, because the channel has its own options.
         """
 
     def has_unsent(self) -> bool:
@@ -174,10 +183,11 @@ class AsyncStream(Protocol):
     def write(self, message: bytes, /) -> object:
         """Send as much of a message as possible now. If this fails, `take` raises the error."""
 
+    def keep_alive(self, seconds: KeepaliveSeconds) -> None:
+        """Set how long the server may show no sign of life, as `Stream.keep_alive` does."""
+
     def look(self) -> None:
         """Check whether the server is silent. Call this once a second while waiting for an answer.
-
-        This method does nothing if the transport has its own checks.
 
         Raises:
           ConnectionLostError: the server was silent for too long. `take` then raises this error,

@@ -11,8 +11,8 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, DmEnvAdaptor, make
 from dm_env_rpc_client.transports.http2.client import connection as client_connection
-from dm_env_rpc_client.transports.http2.client import keepalive
 from dm_env_rpc_client.transports.http2.protocol import framing
+from dm_env_rpc_client.transports.net import keepalive
 from tests.interop.conftest import TRANSPORTS, Start
 from tests.support.stopwatch import time_limit
 
@@ -100,7 +100,7 @@ def test_row_38_servers_acknowledge_any_number_of_probes_in_one_step(
     probes: list[None] = []
     probe = framing.Framing.probe
     monkeypatch.setattr(client_connection, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(keepalive, "PROBE_SECONDS", 0.02)
 
     def counted(self: framing.Framing) -> None:
         probes.append(None)

@@ -13,11 +13,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from dm_env_rpc_client.errors import DmEnvRpcClientError
+from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcClientError
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.transports.grpc.forked import check_works
+from dm_env_rpc_client.transports.grpc.probes import Probes
 from dm_env_rpc_client.transports.grpc.stream import explained, keep_for_ever
 from dm_env_rpc_client.transports.net import status
+from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds
 from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import AsyncStream
 
@@ -56,6 +58,8 @@ class AsyncGrpcStream(AsyncStream):
         self._inbound: collections.deque[bytes] = collections.deque()
         self._failure: DmEnvRpcClientError | None = None
         self._arrivals = SelfPipe()
+        self._probes = Probes(self._channel, address)
+        self._probing: asyncio.Task[None] | None = None
         # Set while there is no answer that was not taken.
         self._taken = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -84,8 +88,22 @@ class AsyncGrpcStream(AsyncStream):
             raise self._failure
         return None
 
+    def keep_alive(self, seconds: KeepaliveSeconds) -> None:
+        self._probes.keepalive = seconds
+
+    def look(self) -> None:
+        try:
+            if not self._probes.must_probe():
+                return
+        except ConnectionLostError as error:
+            self._failure = error
+            raise
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.get_running_loop().create_task(self._probes.probe_async())
+
     def write(self, message: bytes | None, /) -> None:
         self._outbound.append(message)
+        self._probes.sent += 1
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write_all())
 
@@ -113,6 +131,7 @@ class AsyncGrpcStream(AsyncStream):
             if not isinstance(message, bytes):
                 break
             self._taken.clear()
+            self._probes.received += 1
             self._inbound.append(message)
             self._arrivals.notify()
             await self._taken.wait()
@@ -139,15 +158,15 @@ class AsyncGrpcStream(AsyncStream):
 
     def abort(self) -> None:
         self._call.cancel()
-        for task in (self._reader, self._writer):
+        for task in (self._reader, self._writer, self._probing):
             if task is not None:
                 task.cancel()
         self._arrivals.close()
 
     async def closed(self) -> None:
         # A cancelled task refers to its frames, and these to what refers to this.
-        tasks = [task for task in (self._reader, self._writer) if task is not None]
-        self._reader = self._writer = None
+        tasks = [task for task in (self._reader, self._writer, self._probing) if task is not None]
+        self._reader = self._writer = self._probing = None
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._channel is not None:
             await self._channel.close()

@@ -21,12 +21,12 @@ from dm_env_rpc_client.transports.net.attempts import (
     HandshakeError,
 )
 from dm_env_rpc_client.transports.net.credentials import is_local_credentials
+from dm_env_rpc_client.transports.net.keepalive import PROBE_SECONDS
 from dm_env_rpc_client.transports.net.reaching import explain_end
 from dm_env_rpc_client.transports.net.sockets import (
     BLOCKING,
     IN_LOOP,
-    KEEPALIVE_SECONDS,
-    KEEPALIVE_TIMEOUT_SECONDS,
+    UNREACHABLE_SECONDS,
     Waits,
     run,
 )
@@ -50,8 +50,15 @@ _BROKEN_OFF = re.compile(r"closed|reset", re.IGNORECASE)
 """Words in grpcio's error messages that indicate why a connection failed. Nothing else in a status
 indicates the cause."""
 
-_KEEPALIVE_TIME_MS = int(KEEPALIVE_SECONDS * 1000)
-_KEEPALIVE_TIMEOUT_MS = int(KEEPALIVE_TIMEOUT_SECONDS * 1000)
+_NEVER_MS = (1 << 31) - 2
+"""The longest interval, in milliseconds, that grpcio does not take for keepalive turned off."""
+
+_ACKNOWLEDGE_MS = int((UNREACHABLE_SECONDS - PROBE_SECONDS) * 1000)
+"""The time limit, in milliseconds, for the server's machine to acknowledge sent bytes.
+
+grpcio sets it as the socket's TCP_USER_TIMEOUT. While an answer is awaited, bytes are sent at least
+every `PROBE_SECONDS`.
+"""
 
 _WINDOW_BYTES = 16 << 20
 """The number of bytes that a server can send before the client reads them."""
@@ -160,12 +167,11 @@ def _channel(
         # Short backoffs, so that a server that is just starting is found soon.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
-        # With the default of the last, 60 s, a frozen peer is detected after 70 s, not 15.
-        ("grpc.keepalive_time_ms", _KEEPALIVE_TIME_MS),
-        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
-        ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
-        # The pings by which grpcio measures the bandwidth go out with almost any request, and their
-        # timeout is the keepalive's: a server that stands still for 5 s would be lost.
+        # No PINGs (see `probes.py`); but without keepalive there is no TCP_USER_TIMEOUT.
+        ("grpc.keepalive_time_ms", _NEVER_MS),
+        ("grpc.keepalive_timeout_ms", _ACKNOWLEDGE_MS),
+        # The PINGs by which grpcio measures the bandwidth go out with almost any request, and have
+        # a timeout: a server that stands still for longer would be lost.
         ("grpc.http2.bdp_probe", 0),
         # Those pings would raise both; without them they are 64 KiB and 16 KiB.
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),

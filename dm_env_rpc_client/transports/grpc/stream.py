@@ -19,10 +19,16 @@ from typing import Any
 
 import grpc
 
-from dm_env_rpc_client.errors import ConnectionClosedError, DmEnvRpcClientError
+from dm_env_rpc_client.errors import (
+    ConnectionClosedError,
+    ConnectionLostError,
+    DmEnvRpcClientError,
+)
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.transports.grpc.forked import check_works
+from dm_env_rpc_client.transports.grpc.probes import Probes
 from dm_env_rpc_client.transports.net import status
+from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds
 from dm_env_rpc_client.transports.net.metadata import Metadata, check_metadata
 from dm_env_rpc_client.transports.streams import Stream
 
@@ -56,6 +62,8 @@ class GrpcStream(Stream):
         self._outbound: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError] = queue.SimpleQueue()
         self._arrivals = SelfPipe()
+        self._probes = Probes(self._channel, address)
+        self._probing: threading.Thread | None = None
         # The sentinel None ends the iterator. Without it grpcio's thread would wait in `get`
         # forever, and the interpreter could not exit.
         requests = iter(self._outbound.get, None)
@@ -69,15 +77,19 @@ class GrpcStream(Stream):
         _calls.add(self._call)
         self._pump = threading.Thread(
             target=_pump,
-            args=(self._call, self._inbound, self._arrivals, address),
+            args=(self._call, self._inbound, self._arrivals, self._probes, address),
             name=f"dm_env_rpc answers from {address}",
             daemon=True,
         )
         self._pump.start()
 
+    def keep_alive(self, seconds: KeepaliveSeconds) -> None:
+        self._probes.keepalive = seconds
+
     def write(self, *messages: bytes) -> bool:
         for message in messages:
             self._outbound.put(message)
+        self._probes.sent += 1
         return False
 
     def has_unsent(self) -> bool:
@@ -91,11 +103,31 @@ class GrpcStream(Stream):
         try:
             item = self._inbound.get(timeout is None or timeout > 0, timeout)
         except queue.Empty:
+            self._look()
             return None
         if isinstance(item, bytes):
             return item
         self._inbound.put(item)
         raise item
+
+    def _look(self) -> None:
+        """Probe a silent server, or raise ConnectionLostError if it does not answer in time."""
+        try:
+            if not self._probes.must_probe():
+                return
+        except ConnectionLostError as error:
+            self._inbound.put(error)  # Later calls raise it, too.
+            raise
+        if self._probing is None or not self._probing.is_alive():
+            # In a thread, because an interrupt inside grpcio could leave a lock held.
+            self._probing = threading.Thread(
+                target=self._probes.probe, name="dm_env_rpc probe", daemon=True
+            )
+            try:
+                self._probing.start()
+            except RuntimeError:  # No thread can be started now, so the server cannot be judged.
+                self._probing = None
+                self._probes.received += 1
 
     def has_unread(self) -> bool:
         return not self._inbound.empty()
@@ -172,12 +204,14 @@ def _pump(
     call: Iterable[bytes],
     inbound: queue.SimpleQueue[bytes | DmEnvRpcClientError],
     arrivals: SelfPipe,
+    probes: Probes,
     address: str,
 ) -> None:
     # Not a method: a reference to the stream would keep a forgotten one alive.
     code, details = grpc.StatusCode.OK, None
     try:
         for message in call:
+            probes.received += 1
             inbound.put(message)
             arrivals.notify()
     except grpc.RpcError as error:

@@ -12,6 +12,8 @@ import os
 import select
 import socket
 import ssl
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -33,12 +35,15 @@ ALPN = "h2"
 """The ALPN protocol name of HTTP/2 (RFC 9113, section 3.2)."""
 
 _TCP_KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
-"""TCP keepalive options that let the kernel detect an unreachable machine without HTTP/2 PINGs."""
+"""TCP keepalive options, in seconds, with which the kernel detects an unreachable machine within
+20 s if no sent bytes are unacknowledged. HTTP/2 PINGs are not needed for this."""
 
-KEEPALIVE_SECONDS = 10.0
-KEEPALIVE_TIMEOUT_SECONDS = 5.0
-"""The time limit, in seconds, for the answer to a probe. A client sends probes after
-`KEEPALIVE_SECONDS` of silence. Each transport detects a frozen peer within 15 s."""
+UNREACHABLE_SECONDS = 20.0
+"""The time, in seconds, after which a machine that acknowledges nothing is considered unreachable.
+"""
+
+_TCP_INFO = struct.Struct("=24xI28xI")
+"""`tcpi_unacked` and `tcpi_last_ack_recv`, in milliseconds, of Linux's struct tcp_info."""
 
 
 def tls_context(credentials: Credentials | None, address: str) -> ssl.SSLContext | None:
@@ -118,6 +123,27 @@ def set_options(connected: socket.socket) -> None:
     for name, value in _TCP_KEEPALIVE.items():
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def unacknowledged_seconds(connected: socket.socket) -> float:
+    """Return how long sent bytes have been unacknowledged, in seconds.
+
+    The kernel of a reachable machine acknowledges bytes even if its process is frozen. If the
+    process does not receive and its buffers are full, further bytes are not sent, so they do not
+    count. TCP_USER_TIMEOUT would end the connection in that case, too.
+
+    Returns:
+      The time since the last acknowledgement, or 0.0 if all sent bytes are acknowledged, for a unix
+      socket, and on systems other than Linux.
+    """
+    if sys.platform != "linux" or connected.family == socket.AF_UNIX:
+        return 0.0
+    try:
+        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    except OSError:
+        return 0.0
+    unacknowledged, milliseconds = _TCP_INFO.unpack(info)
+    return milliseconds / 1e3 if unacknowledged else 0.0
 
 
 def poll_for(polled: Any, events: int) -> Callable[[float], bool]:

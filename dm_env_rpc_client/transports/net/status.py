@@ -101,9 +101,32 @@ def stream_error(address: str, code: str, details: str | None) -> DmEnvRpcClient
     return ConnectionLostError(f"stream to {address} ended with {code}: {text}", code)
 
 
-def silent(address: str) -> DmEnvRpcClientError:
-    """Return the error for a server that does not answer a probe."""
-    return stream_error(address, "UNAVAILABLE", "the server did not answer a probe in time")
+def silent(address: str, seconds: float) -> DmEnvRpcClientError:
+    """Return the error for a server that does not answer a probe.
+
+    Args:
+      address: the server's name in error messages.
+      seconds: the time without a sign of life, in seconds.
+    """
+    text = (
+        f"the server did not answer a probe for {seconds:g} s; if its environment computes that "
+        "long without releasing the GIL, pass a longer keepalive_timeout (--keepalive-timeout)"
+    )
+    return stream_error(address, "UNAVAILABLE", text)
+
+
+def unreachable(address: str, seconds: float) -> DmEnvRpcClientError:
+    """Return the error for a server whose machine acknowledges nothing.
+
+    Args:
+      address: the server's name in error messages.
+      seconds: the time without an acknowledgement, in seconds.
+    """
+    text = (
+        f"the server's machine has not acknowledged any bytes for {seconds:g} s; check that it is "
+        "running and that the network reaches it"
+    )
+    return stream_error(address, "UNAVAILABLE", text)
 
 
 def not_connected(

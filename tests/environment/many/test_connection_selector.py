@@ -17,7 +17,7 @@ from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
-from dm_env_rpc_client.transports.http2.client import keepalive
+from dm_env_rpc_client.transports.net import keepalive
 from tests.support.scripted import descriptor_count, extension, served_echo, settles
 from tests.support.stopwatch import time_limit
 
@@ -150,10 +150,10 @@ def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dm_env_rpc_client.environment.many.pool_servers.LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.2)
-    monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(keepalive, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(keepalive, "PROBE_SECONDS", 0.2)
     with served_echo() as server:
-        connection = connect(server.address, transport="http2")
+        connection = connect(server.address, transport="http2", keepalive_timeout=1.2)
         pending = connection.start(extension(1))
         with pytest.raises(DmEnvRpcError):
             connection.wait(pending)

@@ -7,11 +7,11 @@ import time
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
-from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf
 from dm_env_rpc_client.transports.http2.protocol.headers import request_headers
 from dm_env_rpc_client.transports.net.addresses import Target
 from dm_env_rpc_client.transports.net.attempts import RETRY_SECONDS, Attempts, HandshakeError
+from dm_env_rpc_client.transports.net.keepalive import LOOK_SECONDS
 from dm_env_rpc_client.transports.net.reaching import explain_end, reach
 from dm_env_rpc_client.transports.net.sockets import BLOCKING, Waits, run, tls_context
 from dm_env_rpc_client.transports.streams import Allocate

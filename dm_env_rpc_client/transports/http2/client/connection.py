@@ -33,12 +33,17 @@ from dm_env_rpc_client.errors import ConnectionClosedError, ConnectionLostError
 from dm_env_rpc_client.system import locks, polling
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.system.polling import threads as working
-from dm_env_rpc_client.transports.http2.client.keepalive import LOOK_SECONDS, Keepalive, Verdict
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
 from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader
-from dm_env_rpc_client.transports.net.sockets import WOULD_BLOCK, poll_for
-from dm_env_rpc_client.transports.net.status import silent
+from dm_env_rpc_client.transports.net.keepalive import LOOK_SECONDS, Keepalive, Verdict
+from dm_env_rpc_client.transports.net.sockets import (
+    UNREACHABLE_SECONDS,
+    WOULD_BLOCK,
+    poll_for,
+    unacknowledged_seconds,
+)
+from dm_env_rpc_client.transports.net.status import silent, unreachable
 from dm_env_rpc_client.transports.streams import Buffer
 
 _T = TypeVar("_T")
@@ -107,7 +112,7 @@ class ClientConnection:
         self._receiver = Receiver(connected, half.framing)
         self._waiters = 0
         self._busy_wait = polling.BusyWait()
-        self._keepalive = Keepalive(half.framing)
+        self._keepalive = Keepalive()
         # Three, because two threads cannot use one at the same time.
         self._readable = poll_for(connected, select.POLLIN)
         self._either = poll_for(connected, select.POLLIN | select.POLLOUT)
@@ -485,8 +490,8 @@ class ClientConnection:
                     counts.extend(map(self._recv_into, framing.memory, _FROM_0, _FROM_0))
                 except WOULD_BLOCK:
                     has_received = False
-                except (OSError, ValueError):
-                    counts.append(0)
+                except (OSError, ValueError) as error:
+                    receiver.end(error)
             if not has_received:
                 self.judge()
                 return None
@@ -622,6 +627,7 @@ class ClientConnection:
             if isinstance(error, ssl.SSLError):
                 # Without the traceback, which would refer to this stream.
                 self.alert = error.with_traceback(None)
+            self._receiver.note(error)
             count = 0
         self._read_waits_to_write = False
         self._decrypted = count
@@ -632,15 +638,23 @@ class ClientConnection:
         """Check whether the server is still alive after `LOOK_SECONDS` without an answer.
 
         Raises:
-          ConnectionLostError: the server has not answered a probe in time.
+          ConnectionLostError: the server has not answered a probe in time, or its machine is
+            unreachable.
         """
-        verdict = self._keepalive.judge()
-        if verdict is Verdict.PROBE:
-            self._change(self._framing.probe)
-        elif verdict is Verdict.GIVE_UP:
-            error = silent(self.address)
-            self._half.fail(error)
-            raise error
+        # One GIL serves all streams: a reset of one may hold it while others await steps.
+        timeout = max([call.keepalive() for call in list(self._users)], default=0.0)
+        framing = self._framing
+        verdict = self._keepalive.judge(framing.receptions, framing.sending.submitted, timeout)
+        if verdict is Verdict.GIVE_UP:
+            error = silent(self.address, timeout)
+        elif unacknowledged_seconds(self._socket) + LOOK_SECONDS > UNREACHABLE_SECONDS:
+            error = unreachable(self.address, UNREACHABLE_SECONDS)
+        else:
+            if verdict is Verdict.PROBE:
+                self._change(framing.probe)
+            return
+        self._half.fail(error)
+        raise error
 
 
 def _count_of(received: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Any
 
@@ -53,6 +54,17 @@ class Receiver:
             counts.extend(map(receive, into, _FROM_0, (flags,)))
         except WOULD_BLOCK:
             return False
-        except (OSError, ValueError):
-            counts.append(0)
+        except (OSError, ValueError) as error:
+            self.end(error)
         return True
+
+    def end(self, error: Exception) -> None:
+        """Count an error of the socket as its end."""
+        self.note(error)
+        self.counts.append(0)
+
+    def note(self, error: Exception) -> None:
+        """Record whether the kernel has ended the connection because of an unreachable machine."""
+        # TCP keepalive ends connections with this error; everything else comes from the peer.
+        if isinstance(error, OSError) and error.errno == errno.ETIMEDOUT:
+            self._framing.has_timed_out = True

@@ -15,6 +15,7 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.system.locks import make_lock
 from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientStream
+from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds, opening_seconds
 from dm_env_rpc_client.transports.net.sockets import BLOCKING, IN_LOOP, Waits, run
 from dm_env_rpc_client.transports.streams import AsyncStream, Buffer, Exchange, Stream
 
@@ -57,6 +58,7 @@ class Http2Stream(Stream, AsyncStream):
         self._unanswered: list[bytes] = [] if sent is None else [sent]
         self._reopening = make_lock()
         self._is_closed = self._is_aborted = False
+        self._keepalive: KeepaliveSeconds = opening_seconds
         self._use(connection, call)
 
     def _use(self, connection: ClientConnection, call: ClientStream | None) -> None:
@@ -65,6 +67,7 @@ class Http2Stream(Stream, AsyncStream):
             assert call is not None, "the first call is opened with the connection"
         self._connection = connection
         self._call = call
+        call.keepalive = self._keepalive
         self._advance = connection.advance
         self.has_unread: Callable[[], bool] = functools.partial(connection.has_unread, call)
 
@@ -80,6 +83,9 @@ class Http2Stream(Stream, AsyncStream):
             else:
                 self._unanswered += messages
             return connection.send(call, *messages)
+
+    def keep_alive(self, seconds: KeepaliveSeconds) -> None:
+        self._keepalive = self._call.keepalive = seconds
 
     def has_unsent(self) -> bool:
         return self._connection.has_unsent()

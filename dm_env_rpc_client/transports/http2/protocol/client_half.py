@@ -26,11 +26,14 @@ from dm_env_rpc_client.transports.http2.protocol.frames import (
 from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, check_header
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.whole_messages import WholeMessageFraming
+from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds, opening_seconds
+from dm_env_rpc_client.transports.net.sockets import UNREACHABLE_SECONDS
 from dm_env_rpc_client.transports.net.status import (
     abrupt,
     code_of_http_status,
     http2_error,
     stream_error,
+    unreachable,
 )
 from dm_env_rpc_client.transports.streams import Allocate
 
@@ -78,6 +81,7 @@ class ClientStream:
       number: the number of the stream.
       messages: the received messages, oldest first, each in separate memory.
       failure: the error that ended the stream, or None while messages can still be received.
+      keepalive: see `Stream.keep_alive`.
       is_unprocessed: whether the stream has failed before the server processed any part of it.
     """
 
@@ -90,6 +94,7 @@ class ClientStream:
     ):
         self.messages = messages
         self.failure: DmEnvRpcClientError | None = None
+        self.keepalive: KeepaliveSeconds = opening_seconds
         self.has_headers = self.is_unprocessed = False
         self.number = number
         self._half = half
@@ -258,6 +263,8 @@ class ClientHalf(Role):
         return ProtocolError(f"the server at {self.address} violated HTTP/2: it {violation.what}")
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
+        if self.framing.has_timed_out:
+            return unreachable(self.address, UNREACHABLE_SECONDS)
         if self.framing.control.is_ready:
             text = f"the server closed the connection{self._going_away}"
             return stream_error(self.address, "UNAVAILABLE", text)

@@ -117,6 +117,8 @@ class Framing:
         must call `go_on` before it receives more.
       is_between_frames: whether all received bytes are parsed, no frame has begun, and the
         connection is in its usual state.
+      has_timed_out: whether the kernel has ended the connection because the machine of the peer is
+        unreachable.
       memory: the memory for received bytes while `is_between_frames`, equal to that of `buffers`.
     """
 
@@ -136,6 +138,7 @@ class Framing:
         self.failure: DmEnvRpcClientError | None = None
         self.is_behind = False
         self._receptions = 0
+        self.has_timed_out = False
         # The role holds this. Without a circle, what is left of a connection is freed at once, and
         # clients that come and go fill no memory until the garbage collector looks.
         self._role: Role = weakref.proxy(role)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, connect, connect_async, dm_env_rpc_pb2
-from dm_env_rpc_client.transports.http2.client import keepalive
+from dm_env_rpc_client.protocol import pipeline
+from dm_env_rpc_client.transports.net import keepalive
 from tests.support.scripted import descriptor_count, extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
@@ -141,14 +142,12 @@ def test_frames_without_an_answer_that_arrive_between_requests_are_not_waited_be
 
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("keepalive", "connection", "connecting"):
-        monkeypatch.setattr(
-            f"dm_env_rpc_client.transports.http2.client.{module}.LOOK_SECONDS", 0.02
-        )
+    for module in ("net.keepalive", "http2.client.connection", "http2.client.connecting"):
+        monkeypatch.setattr(f"dm_env_rpc_client.transports.{module}.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("dm_env_rpc_client.client.async_pipeline._LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(keepalive, "KEEPALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(keepalive, "PROBE_SECONDS", 0.1)
     # A busy machine takes a while to answer.
-    monkeypatch.setattr(keepalive, "KEEPALIVE_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(pipeline, "KEEPALIVE_SECONDS", 1.1)
 
 
 def silent(connection: socket.socket) -> None:
