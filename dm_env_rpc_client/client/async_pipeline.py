@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from dm_env_rpc_client.client import server_ends
-from dm_env_rpc_client.client.base_connection import keep_alive
+from dm_env_rpc_client.client.base_connection import Pipelines, keep_alive
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -55,7 +55,8 @@ class AsyncPipeline:
         self.address = stream.address
         self._stream = stream
         self._pipeline = pipeline_to(stream.address)
-        keep_alive(stream, self._pipeline, keepalive_timeout)
+        self._pipeline.keepalive_timeout = keepalive_timeout
+        keep_alive(stream, Pipelines({0: self._pipeline}))
         self._pid = os.getpid()
         # Requests that wait until the number and the size of pending ones permit them.
         self._line: collections.deque[asyncio.Future[None]] = collections.deque()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from dm_env_rpc_client import arguments
 from dm_env_rpc_client.client.connect_options import DEFAULT_KEEPALIVE, check_limits
@@ -54,22 +54,26 @@ def checked_timeouts(
     )
 
 
-def keep_alive(stream: Stream | AsyncStream, pipeline: Pipeline, timeout: float | None) -> None:
+Pipelines: TypeAlias = weakref.WeakValueDictionary[int, Pipeline]
+"""The requests pending on several streams, by any number.
+
+The references are weak, because the finalizer of a connection refers to its stream, the stream to
+this, and pending requests may refer to the connection.
+"""
+
+
+def keep_alive(stream: Stream | AsyncStream, pipelines: Pipelines) -> None:
     """Tell a stream how long its server may show no sign of life.
 
     Args:
       stream: the stream.
-      pipeline: the requests pending on it.
-      timeout: the keepalive timeout, in seconds; None for the default of the awaited request.
+      pipelines: the requests pending on the stream and on others of the same server. The longest
+        timeout counts, because an environment that resets may hold the GIL while others step.
     """
-    pipeline.keepalive_timeout = timeout
-    # Weak, because the finalizer of a connection refers to the stream, and pending requests may
-    # refer to the connection.
-    found = weakref.WeakMethod(pipeline.keepalive_seconds)
 
     def seconds() -> float:
-        keepalive_seconds = found()
-        return KEEPALIVE_SECONDS if keepalive_seconds is None else keepalive_seconds()
+        found = [pipeline for each in pipelines.valuerefs() if (pipeline := each()) is not None]
+        return max([each.keepalive_seconds() for each in found], default=KEEPALIVE_SECONDS)
 
     stream.keep_alive(seconds)
 

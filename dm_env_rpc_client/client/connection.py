@@ -29,6 +29,7 @@ from dm_env_rpc_client.client import server_ends
 from dm_env_rpc_client.client.base_connection import (
     CLOSE_SECONDS,
     BaseConnection,
+    Pipelines,
     checked_timeouts,
     keep_alive,
 )
@@ -120,7 +121,8 @@ class Connection(BaseConnection):
         stream: Any = GrpcStream(cast("grpc.Channel", channel), metadata) if is_grpc else channel
         super().__init__(pipeline_to(stream.address), request_timeout, limits)
         self._stream: Stream = stream
-        keep_alive(stream, self._pipeline, keepalive_timeout)
+        self._pipeline.keepalive_timeout = keepalive_timeout
+        self._keep_alive_with(Pipelines())
         self._is_closed = False
         self._futures = FuturesThread(
             f"dm_env_rpc futures of {self.address}", weakref.WeakMethod(self._read_in_turn)
@@ -137,6 +139,11 @@ class Connection(BaseConnection):
         )
         # Runs when the connection is garbage collected, and at the exit of the interpreter.
         self._finalizer = weakref.finalize(self, self._remains.abort)
+
+    def _keep_alive_with(self, others: Pipelines) -> None:
+        """Use the longest keepalive timeout of `others`, to which this connection is added."""
+        others[id(self._pipeline)] = self._pipeline
+        keep_alive(self._stream, others)
 
     def _make_locks(self) -> None:
         self._pid = os.getpid()

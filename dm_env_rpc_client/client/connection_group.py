@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from dm_env_rpc_client.client.base_connection import Pipelines
 from dm_env_rpc_client.client.connect_options import DEFAULT, ConnectOptions
 from dm_env_rpc_client.client.connecting import connect_with, connection_on
 from dm_env_rpc_client.client.connection import Connection
@@ -34,6 +35,7 @@ class ConnectionGroup:
         self._options = options
         self._lock = make_lock()
         self._spare: Connection | None = None
+        self._pipelines = Pipelines()
         self._streams = StreamGroup(self._endpoint, answer_memory)
 
     def open(self) -> Connection:
@@ -51,11 +53,14 @@ class ConnectionGroup:
             with contextlib.suppress(ConnectionLostError, ProtocolError):
                 return spare, None if first is None else spare.start(first, None, first_timeout)
         if not self._streams.is_possible:
-            return connect_with(first, self._endpoint, self._options)
+            connection, pending = connect_with(first, self._endpoint, self._options)
+            connection._keep_alive_with(self._pipelines)
+            return connection, pending
         message = None if first is None else envelopes.encode_request(first).message
         with self._lock:
             stream = self._streams.open(self._options.timeout, message)
         connection = connection_on(stream, self._endpoint, self._options)
+        connection._keep_alive_with(self._pipelines)
         return connection, None if first is None else connection._has_sent(first, first_timeout)
 
     def give_back(self, connection: Connection) -> None:

@@ -28,7 +28,7 @@ from dm_env_rpc_client.system import children, polling
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.displays import images
 from dm_env_rpc_client.transports import streams
-from dm_env_rpc_client.transports.net import sockets
+from dm_env_rpc_client.transports.net import keepalive, sockets
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -55,7 +55,8 @@ class Stated(NamedTuple):
 
 
 CONNECTING = default(dm_env_rpc_client.connect, "timeout")
-FROZEN = sockets.KEEPALIVE_SECONDS + sockets.KEEPALIVE_TIMEOUT_SECONDS
+FROZEN = pipeline.KEEPALIVE_SECONDS
+LOADING = pipeline.LOADING_KEEPALIVE_SECONDS
 TIMEOUTS = "docs/how-to/timeouts.md"
 RECORDING = "docs/how-to/record-and-replay.md"
 RECORDED = "recording.recorder:"
@@ -63,7 +64,12 @@ RECORDED = "recording.recorder:"
 STATED = [
     Stated("environment.worlds:make", r"or for a launched server to answer \(default: (\d+)\)",
            processes.START_SECONDS),
-    Stated("client.connecting:connect", r"server machine within (\d+) s, or", FROZEN, True),
+    Stated("client.connecting:connect", r"None for (\d+) s while the answer to a step", FROZEN),
+    Stated("client.connecting:connect", r"and (\d+) s while a world is created", LOADING),
+    Stated("client.connecting:connect", r"machine is detected within (\d+) s",
+           sockets.UNREACHABLE_SECONDS),
+    Stated("environment.worlds:make", r"None for (\d+) s in a step", FROZEN),
+    Stated("environment.worlds:make", r"in a step and (\d+) s while", LOADING),
     Stated("launch.processes:from_process", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
     Stated("launch.containers:from_docker", r"or (\d+) with `target`", containers._STANDALONE_PORT),
     Stated("launch.launched:Launch.logs", r"(\d+) KiB", launched.LOG_BYTES >> 10),
@@ -79,8 +85,12 @@ STATED = [
     Stated(RECORDED, r"falls behind by (\d+) MiB", recorder.MAX_WAITING_BYTES / MIB),
     Stated(TIMEOUTS, r"connecting times out after (\d+) seconds", CONNECTING),
     Stated(TIMEOUTS, r"`make`, `connect`: connecting \| (\d+) s", CONNECTING),
-    Stated(TIMEOUTS, r"frozen or unreachable peer \| (\d+) s", FROZEN, True),
-    Stated(TIMEOUTS, r"lost its network is noticed within (\d+) seconds", FROZEN, True),
+    Stated(TIMEOUTS, r"such as a property \| (\d+) s", FROZEN),
+    Stated(TIMEOUTS, r"left or destroyed \| (\d+) s", LOADING),
+    Stated(TIMEOUTS, r"unreachable machine \| (\d+) s", sockets.UNREACHABLE_SECONDS),
+    Stated(TIMEOUTS, r"network is noticed within (\d+) seconds", sockets.UNREACHABLE_SECONDS),
+    Stated(TIMEOUTS, r"frozen server is noticed within (\d+) seconds", FROZEN),
+    Stated(TIMEOUTS, r"and within (\d+) seconds while", LOADING),
     Stated(TIMEOUTS, r"a launched server, until it answers \| (\d+) s", processes.START_SECONDS),
     Stated(TIMEOUTS, r"until all players have stepped \| (\d+) s",
            default(server.serve, "step_timeout")),
@@ -92,7 +102,7 @@ STATED = [
     Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_settings.MAX_ROWS),
     Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",
            streams.MAX_MESSAGE_BYTES / MIB),
-    Stated("docs/how-to/batches.md", r"no probe for (\d+) s is considered lost", FROZEN),
+    Stated("docs/how-to/batches.md", r"no probe for (\d+) s is considered lost", LOADING),
     Stated("docs/how-to/many-environments.md", r"allows (\d+) clients by default",
            default(server.serve, "max_connections")),
     Stated("docs/how-to/containers.md", r"close their environments within (\d+) s",
@@ -105,10 +115,10 @@ STATED = [
            base_adaptor.UNROLL_AHEAD),
     Stated("docs/explanations/how-a-step-travels.md", r"answers have more than (\d+) MiB",
            base_adaptor.AHEAD_BYTES / MIB),
-    Stated("docs/explanations/performance.md", r"is noticed within (\d+) seconds", FROZEN, True),
+    Stated("docs/explanations/performance.md", r"is noticed within (\d+) seconds", FROZEN),
     Stated("docs/explanations/performance.md", r"pauses for (\d+) seconds is not considered lost",
-           sockets.KEEPALIVE_SECONDS),
-    Stated("docs/explanations/reliability.md", r"within (\d+) s", FROZEN, True),
+           keepalive.PROBE_SECONDS),
+    Stated("docs/explanations/reliability.md", r"within (\d+) s in any request", sockets.UNREACHABLE_SECONDS),
     Stated("CHANGELOG.md", r"A launched server has (\d+) s until it must answer",
            processes.START_SECONDS),
     Stated("CHANGELOG.md", r"`Server.errors` holds the last (\d+) exceptions",
@@ -141,9 +151,6 @@ OTHER = {
     # Of all a message may take, and of protobuf.
     ("tensors.memory_limits:Limits", "64 MiB"),
     ("tensors.memory_limits:Limits", "2 GiB"),
-    # grpcio's, measured: the scorecard has it.
-    ("client.connecting:connect", "80 s"),
-    ("client.connecting:connect", "20 s"),
     # RFC 9113, section 6.5.2.
     ("transports.http2.protocol.headers:HeaderDecoder", "32 bytes"),
 }

@@ -38,7 +38,7 @@ GOOD_SECONDS = [
 def test_numbers_of_python_and_numpy_are_times_on_both_transports(
     catch: str, transport: str, seconds: Any
 ) -> None:
-    times = {"timeout": seconds, "request_timeout": seconds}
+    times = {"timeout": seconds, "request_timeout": seconds, "keepalive_timeout": seconds}
     with rpc.make(catch, transport=transport, **times) as env:
         assert env.reset().first()
     with rpc.connect(catch, transport=transport, **times) as connection:
@@ -75,7 +75,11 @@ def test_the_longest_time_can_be_waited_for(transport: str) -> None:
     with (
         ScriptedServer(script) as scripted,
         rpc.connect(
-            scripted.address, transport=transport, timeout=most, request_timeout=most
+            scripted.address,
+            transport=transport,
+            timeout=most,
+            request_timeout=most,
+            keepalive_timeout=most,
         ) as connection,
     ):
         future = connection.submit(rpc.dm_env_rpc_pb2.LeaveWorldRequest())

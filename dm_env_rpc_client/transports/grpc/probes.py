@@ -61,10 +61,9 @@ class Probes:
         """
         if self._call is None:
             return False
-        timeout = self.keepalive()
-        verdict = self._judge.judge(self.received, self.sent, timeout)
+        verdict = self._judge.judge(self.received, self.sent, self.keepalive)
         if verdict is Verdict.GIVE_UP:
-            raise silent(self._address, timeout)
+            raise silent(self._address, self.keepalive())
         # Again and again: the bytes of probes show the kernel that the machine is reachable.
         return self._judge.is_awaiting
 

@@ -196,8 +196,12 @@ def _never_free(kept: object) -> None:
 
 
 def explained(details: str | None) -> str | None:
-    """Return the details of a status, adding a likely cause if grpcio reports a reset."""
-    return status.abrupt(details) if details and "RST_STREAM" in details else details
+    """Return the details of a status, adding a cause that grpcio only hints at."""
+    if not details:
+        return details
+    if "Connection timed out" in details:  # The kernel's ETIMEDOUT, because of TCP_USER_TIMEOUT.
+        return f"{status.UNREACHABLE} ({details})"
+    return status.abrupt(details) if "RST_STREAM" in details else details
 
 
 def _pump(

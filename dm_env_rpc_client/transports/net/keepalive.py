@@ -58,13 +58,14 @@ class Keepalive:
         self._received = self._sent = 0
         self._silent_since = time.monotonic()
         self._probed_at: float | None = None
+        self._judged_at = 0.0
 
     @property
     def is_awaiting(self) -> bool:
         """Whether a probe is unanswered."""
         return self._probed_at is not None
 
-    def judge(self, received: int, sent: int, timeout: float) -> Verdict:
+    def judge(self, received: int, sent: int, seconds: KeepaliveSeconds) -> Verdict:
         """Decide how to react to `LOOK_SECONDS` without traffic.
 
         The caller must send the probe that `Verdict.PROBE` requests before it calls this again.
@@ -72,9 +73,14 @@ class Keepalive:
         Args:
           received: a number that changes with everything received from the server.
           sent: a number that changes with each sent request.
-          timeout: the keepalive timeout, in seconds.
+          seconds: returns the keepalive timeout, in seconds.
         """
         now = time.monotonic()
+        # Each of a thousand streams on a connection may ask, and `seconds` looks at all of them.
+        if now - self._judged_at < LOOK_SECONDS / 2:
+            return Verdict.WAIT
+        self._judged_at = now
+        timeout = seconds()
         if received != self._received:
             self._probed_at = None
         if (received, sent) != (self._received, self._sent):

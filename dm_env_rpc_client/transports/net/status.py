@@ -115,18 +115,16 @@ def silent(address: str, seconds: float) -> DmEnvRpcClientError:
     return stream_error(address, "UNAVAILABLE", text)
 
 
-def unreachable(address: str, seconds: float) -> DmEnvRpcClientError:
-    """Return the error for a server whose machine acknowledges nothing.
+UNREACHABLE = (
+    "the server's machine no longer acknowledges sent bytes; check that it is running and that the "
+    "network reaches it"
+)
+"""The description of a connection that ended because the server's machine is unreachable."""
 
-    Args:
-      address: the server's name in error messages.
-      seconds: the time without an acknowledgement, in seconds.
-    """
-    text = (
-        f"the server's machine has not acknowledged any bytes for {seconds:g} s; check that it is "
-        "running and that the network reaches it"
-    )
-    return stream_error(address, "UNAVAILABLE", text)
+
+def unreachable(address: str) -> DmEnvRpcClientError:
+    """Return the error for a server whose machine is unreachable."""
+    return stream_error(address, "UNAVAILABLE", UNREACHABLE)
 
 
 def not_connected(

@@ -16,12 +16,8 @@ from tests.support.stopwatch import time_limit
 
 ALIVE_SECONDS = 30.0
 
-NOTICED_SECONDS = {"http2": 20.0, "grpc": 80.0}
-"""How soon after it froze.
-
-grpcio sends two pings while a step sends no data, and the next one a minute later: gRPC servers end
-a connection on which more of them come. It has no option for probes that servers do not count.
-"""
+NOTICED_SECONDS = 20.0
+"""How soon after it froze."""
 
 CLOSE_SECONDS = 2.0
 
@@ -39,14 +35,14 @@ def test_a_server_that_freezes_after_30_seconds_of_a_step_is_noticed(
     def step(address: str) -> None:
         with make(address, {"seconds": 600.0}) as env:
             env.reset()
-            with pytest.raises(ConnectionLostError, match=r"probe|keepalive|ping"):
+            with pytest.raises(ConnectionLostError, match="did not answer a probe"):
                 env.step({"value": 1})
             noticed.append(time.monotonic())
 
     async def step_async(address: str) -> None:
         async with await make_async(address, {"seconds": 600.0}) as env:
             await env.reset()
-            with pytest.raises(ConnectionLostError, match=r"probe|keepalive|ping"):
+            with pytest.raises(ConnectionLostError, match="did not answer a probe"):
                 await env.step({"value": 1})
             noticed.append(time.monotonic())
 
@@ -58,9 +54,9 @@ def test_a_server_that_freezes_after_30_seconds_of_a_step_is_noticed(
 
         timer = threading.Timer(ALIVE_SECONDS, freeze)
         timer.start()
-        with time_limit(ALIVE_SECONDS + NOTICED_SECONDS[transport] + CLOSE_SECONDS) as it:
+        with time_limit(ALIVE_SECONDS + NOTICED_SECONDS + CLOSE_SECONDS) as it:
             asyncio.run(step_async(server.address)) if is_async else step(server.address)
         timer.join()
     after = noticed[0] - frozen[0]
     seen(frozen_servers=1, **{f"{transport}_noticed_after_s": after})
-    assert 0 < after < NOTICED_SECONDS[transport] + it.allowance
+    assert 0 < after < NOTICED_SECONDS + it.allowance

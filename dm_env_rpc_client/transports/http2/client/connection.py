@@ -36,7 +36,13 @@ from dm_env_rpc_client.system.polling import threads as working
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
 from dm_env_rpc_client.transports.http2.protocol.client_half import ClientHalf, ClientStream
 from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader
-from dm_env_rpc_client.transports.net.keepalive import LOOK_SECONDS, Keepalive, Verdict
+from dm_env_rpc_client.transports.net.keepalive import (
+    LOOK_SECONDS,
+    Keepalive,
+    KeepaliveSeconds,
+    Verdict,
+    opening_seconds,
+)
 from dm_env_rpc_client.transports.net.sockets import (
     UNREACHABLE_SECONDS,
     WOULD_BLOCK,
@@ -493,7 +499,7 @@ class ClientConnection:
                 except (OSError, ValueError) as error:
                     receiver.end(error)
             if not has_received:
-                self.judge()
+                self.judge(call.keepalive)
                 return None
             with self.lock:
                 if large_bytes:
@@ -559,7 +565,7 @@ class ClientConnection:
                         # each signal, so that a profiler's would keep a deadline from passing.
                         has_received = look(0)
                         if not has_received:
-                            self.judge()
+                            self.judge(call.keepalive)
                             return True
                     if has_received:
                         self._parse()
@@ -585,7 +591,7 @@ class ClientConnection:
                 bool(self.sending.outbound) and not self._write_waits_to_read
             )
             if not (self._either if unsent else self._readable)(wait):
-                self.judge()
+                self.judge(call.keepalive)
                 return deadline is None or time.monotonic() < deadline
             if unsent:
                 self._change()
@@ -634,21 +640,22 @@ class ClientConnection:
         self._framing.received(count)
         return True
 
-    def judge(self) -> None:
+    def judge(self, keepalive: KeepaliveSeconds = opening_seconds) -> None:
         """Check whether the server is still alive after `LOOK_SECONDS` without an answer.
+
+        Args:
+          keepalive: see `Stream.keep_alive`.
 
         Raises:
           ConnectionLostError: the server has not answered a probe in time, or its machine is
             unreachable.
         """
-        # One GIL serves all streams: a reset of one may hold it while others await steps.
-        timeout = max([call.keepalive() for call in list(self._users)], default=0.0)
         framing = self._framing
-        verdict = self._keepalive.judge(framing.receptions, framing.sending.submitted, timeout)
-        if verdict is Verdict.GIVE_UP:
-            error = silent(self.address, timeout)
-        elif unacknowledged_seconds(self._socket) + LOOK_SECONDS > UNREACHABLE_SECONDS:
-            error = unreachable(self.address, UNREACHABLE_SECONDS)
+        verdict = self._keepalive.judge(framing.receptions, framing.sending.submitted, keepalive)
+        if unacknowledged_seconds(self._socket) + LOOK_SECONDS > UNREACHABLE_SECONDS:
+            error = unreachable(self.address)
+        elif verdict is Verdict.GIVE_UP:
+            error = silent(self.address, keepalive())
         else:
             if verdict is Verdict.PROBE:
                 self._change(framing.probe)

@@ -131,7 +131,7 @@ class Http2Stream(Stream, AsyncStream):
         return self._connection.events()
 
     def look(self) -> None:
-        self._connection.judge()
+        self._connection.judge(self._keepalive)
 
     def opening_again(self) -> Callable[[], Awaitable[None]] | None:
         return self._open_again if self._may_open_again() else None

@@ -27,7 +27,6 @@ from dm_env_rpc_client.transports.http2.protocol.headers import SentHeader, chec
 from dm_env_rpc_client.transports.http2.protocol.message_assembler import MessageAssembler
 from dm_env_rpc_client.transports.http2.protocol.whole_messages import WholeMessageFraming
 from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds, opening_seconds
-from dm_env_rpc_client.transports.net.sockets import UNREACHABLE_SECONDS
 from dm_env_rpc_client.transports.net.status import (
     abrupt,
     code_of_http_status,
@@ -264,7 +263,7 @@ class ClientHalf(Role):
 
     def close(self, unparsed: bytes) -> DmEnvRpcClientError:
         if self.framing.has_timed_out:
-            return unreachable(self.address, UNREACHABLE_SECONDS)
+            return unreachable(self.address)
         if self.framing.control.is_ready:
             text = f"the server closed the connection{self._going_away}"
             return stream_error(self.address, "UNAVAILABLE", text)

@@ -1,0 +1,186 @@
+"""A server whose environment keeps the GIL is not given up too soon, and a frozen one is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dm_env_rpc_client import (
+    ConnectionLostError,
+    create_and_join_world,
+    make,
+    make_async,
+)
+from dm_env_rpc_client.client.connect_options import ConnectOptions
+from dm_env_rpc_client.client.connection_group import ConnectionGroup
+from dm_env_rpc_client.launch import standalone
+from dm_env_rpc_client.protocol import pipeline
+from tests.support.stopwatch import time_limit
+
+ROOT = Path(__file__).parents[3]
+KINDS = ["plain", "main thread", "processes", "one file"]
+
+
+def given_up() -> Any:
+    return pytest.raises(
+        ConnectionLostError, match=r"did not answer a probe for [\d.]+ s; .*keepalive_timeout"
+    )
+
+
+@contextlib.contextmanager
+def served(kind: str) -> Iterator[str]:
+    """The address of a server of `Holding`, in a process of its own."""
+    argv = ["-m", "tests.support.holding", kind, "localhost:0"]
+    if kind == "one file":
+        file = Path(standalone.__file__).parent / "dm_env_rpc_server.py"
+        argv = [str(file), "tests.support.holding:Holding", "--address", "localhost:0"]
+    process = subprocess.Popen(
+        [sys.executable, *argv], stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().split()[-1]
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeouts are a tenth or less, except where a busy machine must not exceed them."""
+    for module in ("transports.net.keepalive", "transports.http2.client.connection"):
+        monkeypatch.setattr(f"dm_env_rpc_client.{module}.LOOK_SECONDS", 0.1)
+    for module in ("client.connection", "client.async_pipeline"):
+        monkeypatch.setattr(f"dm_env_rpc_client.{module}._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(pipeline, "KEEPALIVE_SECONDS", 0.5)
+    monkeypatch.setattr(pipeline, "LOADING_KEEPALIVE_SECONDS", 60.0)
+
+
+SHORT = {"create": 1.0, "reset": 1.0, "step": 60.0}
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("kind", ["plain", "main thread", "one file"])
+def test_a_constructor_and_a_reset_may_keep_the_gil_for_longer_than_a_step(kind: str) -> None:
+    with served(kind) as address, make(address, SHORT) as env:
+        assert env.reset().first()
+        with time_limit(5), given_up():
+            env.step({"paddle": 1})
+
+
+@pytest.mark.usefixtures("short")
+def test_so_may_they_with_asyncio() -> None:
+    async def play(address: str) -> None:
+        async with await make_async(address, SHORT) as env:
+            assert (await env.reset()).first()
+            with time_limit(5), given_up():
+                await env.step({"paddle": 1})
+
+    with served("plain") as address:
+        asyncio.run(play(address))
+
+
+def test_a_server_of_several_processes_answers_for_an_environment_that_keeps_the_gil() -> None:
+    with served("processes") as address, make(address, {"step": 3.5}, keepalive_timeout=2.0) as env:
+        assert env.reset().first()
+        assert env.step({"paddle": 1}).mid()
+
+
+@pytest.mark.parametrize("where", ["create", "reset"])
+def test_the_users_timeout_holds_for_all_requests(where: str) -> None:
+    with (
+        served("plain") as address,
+        time_limit(10),
+        given_up(),
+        make(address, {where: 60.0}, keepalive_timeout=1.0) as env,
+    ):
+        env.reset()
+
+
+@pytest.mark.usefixtures("short")
+def test_steps_beside_a_reset_on_one_connection_wait_as_long_as_it() -> None:
+    with served("plain") as address:
+        group = ConnectionGroup(address, ConnectOptions())
+        connections = [group.open() for _ in range(2)]
+        stepping, resetting = (
+            create_and_join_world(connection, {"reset": seconds}, {})[0]
+            for connection, seconds in zip(connections, (0.0, 2.0), strict=True)
+        )
+        stepping.reset()
+        began = resetting.step_async({"paddle": 1})
+        assert stepping.step({"paddle": 1}).mid()
+        assert began.result().first()
+        for connection in connections:
+            connection.close()
+        group.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", KINDS)
+def test_30_seconds_of_the_gil(kind: str) -> None:
+    settings = {"create": 30.0, "reset": 30.0, "step": 30.0}
+    with served(kind) as address:
+        with make(address, settings, keepalive_timeout=45.0) as env:
+            assert env.reset().first()
+            assert env.step({"paddle": 1}).mid()
+        with make(address, settings) as env:
+            assert env.reset().first()
+            if kind == "processes":
+                assert env.step({"paddle": 1}).mid()
+                return
+            with time_limit(20), given_up():
+                env.step({"paddle": 1})
+
+
+# Machines that cannot be reached.
+
+UNREACHABLE = "no longer acknowledges"
+
+
+@contextlib.contextmanager
+def networked() -> Iterator[list[str]]:
+    """The first part of a command that runs in a network of its own; see `unreachable.py`."""
+    command = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    if not all(map(shutil.which, ("unshare", "nsenter", "ip"))) or subprocess.run(
+        [*command, "ip", "link", "add", "va", "type", "veth", "peer", "name", "vb"],
+        check=False, capture_output=True,
+    ).returncode:  # fmt: skip
+        pytest.skip("needs permission to make network namespaces")
+    yield command
+
+
+@pytest.mark.parametrize(
+    ("where", "limit"),
+    [
+        ("reset", 6.0),
+        pytest.param("reset", 20.0, marks=pytest.mark.slow),
+        pytest.param("step", 20.0, marks=pytest.mark.slow),
+        pytest.param("idle", 20.0, marks=pytest.mark.slow),
+        pytest.param("late", 20.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_machine_that_cannot_be_reached_is_noticed_in_any_request(
+    where: str, limit: float, transport: str
+) -> None:
+    with networked() as command:
+        program = [sys.executable, "-m", "tests.reliability.connections.unreachable"]
+        finished = subprocess.run(
+            [*command, *program, transport, where, str(limit)],
+            cwd=ROOT, check=False, capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    seconds, text = finished.stdout.split(" ", 1)
+    assert UNREACHABLE in text
+    assert float(seconds) < limit
