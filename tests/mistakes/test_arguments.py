@@ -49,6 +49,8 @@ WRONG: list[Wrong] = [
     Wrong("c", "request_timeout", "5", "got '5'", SECONDS),
     Wrong("c", "request_timeout", True, "got True", SECONDS),
     Wrong("c", "request_timeout", 0, "got 0", POSITIVE),
+    Wrong("c", "keepalive_timeout", "5", "got '5'", "or None for the defaults"),
+    Wrong("c", "keepalive_timeout", 0, "got 0", "finite and more than 0, or None for the defaults"),
     Wrong("cl", "timeout", [5], "got [5]", SECONDS),
     Wrong("cl", "timeout", -1, "got -1", POSITIVE),
     Wrong("cl", "timeout", math.nan, "got nan", POSITIVE),

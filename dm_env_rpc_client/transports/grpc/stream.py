@@ -200,7 +200,7 @@ def explained(details: str | None) -> str | None:
     if not details:
         return details
     if "Connection timed out" in details:  # The kernel's ETIMEDOUT, because of TCP_USER_TIMEOUT.
-        return f"{status.UNREACHABLE} ({details})"
+        return f"{status.UNREACHABLE}, and that the server receives large messages ({details})"
     return status.abrupt(details) if "RST_STREAM" in details else details
 
 

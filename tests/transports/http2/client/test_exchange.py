@@ -27,6 +27,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.protocol.pipeline import Pipeline
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.client import connection as http2_connection
+from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds
 from tests.recording.sessions import entries
 from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
@@ -271,9 +272,9 @@ def test_an_answer_that_takes_longer_than_a_look_is_waited_for(
 
     judged = http2_connection.ClientConnection.judge
 
-    def judge(connection: http2_connection.ClientConnection) -> None:
+    def judge(connection: http2_connection.ClientConnection, keepalive: KeepaliveSeconds) -> None:
         go_on.set()
-        judged(connection)
+        judged(connection, keepalive)
 
     with raw_server(script) as address, connect(address, request_timeout=20) as connection:
         counts = counted()
