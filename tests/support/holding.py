@@ -23,19 +23,20 @@ class Holding(Catch):
 
     def __init__(self, create: float = 0.0, reset: float = 0.0, step: float = 0.0):
         self._reset_seconds, self._step_seconds = reset, step
-        _hold(create)
+        hold(create)
         super().__init__()
 
     def reset(self) -> Any:
-        _hold(self._reset_seconds)
+        hold(self._reset_seconds)
         return super().reset()
 
     def step(self, action: Any) -> Any:
-        _hold(self._step_seconds)
+        hold(self._step_seconds)
         return super().step(action)
 
 
-def _hold(seconds: float) -> None:
+def hold(seconds: float) -> None:
+    """Keeps the GIL of this process."""
     ends = time.monotonic() + seconds
     while True:
         left = ends - time.monotonic()
@@ -47,7 +48,8 @@ def _hold(seconds: float) -> None:
 
 if __name__ == "__main__":
     kinds: dict[str, dict[str, Any]] = {
-        "plain": {}, "main thread": {"thread": "main"}, "processes": {"processes": 1}
+        "plain": {}, "main thread": {"thread": "main"}, "processes": {"processes": 1},
+        "grpcio": {"transport": "grpc"},
     }  # fmt: skip
     source = "tests.support.holding:Holding"  # As a worker imports it.
     server = serve(source, sys.argv[2], insecure=True, **kinds[sys.argv[1]])

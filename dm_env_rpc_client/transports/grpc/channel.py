@@ -60,14 +60,14 @@ grpcio sets it as the socket's TCP_USER_TIMEOUT. While an answer is awaited, byt
 every `PROBE_SECONDS`.
 """
 
-_WINDOW_BYTES = 16 << 20
+WINDOW_BYTES = 16 << 20
 """The number of bytes that a server can send before the client reads them."""
 
 _DESCRIPTORS = 16
 """The number of file descriptors that must be free to open a channel, more than the channel needs.
 grpcio aborts the process if it runs out of file descriptors."""
 
-_MAX_FRAME_BYTES = 1 << 20
+MAX_FRAME_BYTES = 1 << 20
 """The largest frame, in bytes, that a server is allowed to send. With frames of 16 KiB, sending a
 1 MB message takes 1.3 times as long."""
 
@@ -174,8 +174,8 @@ def _channel(
         # a timeout: a server that stands still for longer would be lost.
         ("grpc.http2.bdp_probe", 0),
         # Those pings would raise both; without them they are 64 KiB and 16 KiB.
-        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
-        ("grpc.http2.max_frame_size", _MAX_FRAME_BYTES),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
     ]
     if is_loopback(address):
         options.append(("grpc.enable_http_proxy", 0))

@@ -25,12 +25,9 @@ _METHOD = "/dm_env_rpc.v1.Environment/Probe"
 """A method that no server has. One of the health service would need a thread of the server, all of
 which may be busy with streams."""
 
-_UNANSWERED = (
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-)
-"""The codes with which grpcio itself ends a call."""
+_UNANSWERED = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+"""The codes with which grpcio itself ends a call. If it ends one with UNAVAILABLE because the
+connection is lost, the stream ends, too; a server that refuses further calls is alive."""
 
 
 class Probes:

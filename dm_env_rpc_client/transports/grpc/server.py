@@ -12,6 +12,7 @@ from typing import Any, cast
 import grpc
 
 from dm_env_rpc_client.system.waiting import InterruptibleEvent
+from dm_env_rpc_client.transports.grpc.channel import MAX_FRAME_BYTES, WINDOW_BYTES
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.net import status
 from dm_env_rpc_client.transports.net.credentials import Tls
@@ -31,6 +32,8 @@ from dm_env_rpc_client.transports.services import open_own
 _MIN_PING_INTERVAL_MS = 5_000
 """The minimum interval, in milliseconds, at which a client may send keepalive pings during long
 steps."""
+
+_NO_KEEPALIVE_MS = (1 << 31) - 1
 
 _REFUSED_AT_ONCE = 64
 """The number of streams that can be refused with a reason at the same time. grpcio silently
@@ -67,6 +70,13 @@ class GrpcListener(Listener):
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_receive_message_length", options.max_message_bytes),
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+                # A client does not answer PINGs or take answers while it trains. So there are no
+                # PINGs that measure the bandwidth, which have a timeout of 60 s, and no
+                # TCP_USER_TIMEOUT, which is 20 s unless keepalive is turned off.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+                ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
+                ("grpc.keepalive_time_ms", _NO_KEEPALIVE_MS),
             ],
             # Streams beyond `max_streams` are refused in their own threads, which are limited, too.
             maximum_concurrent_rpcs=2 * options.max_streams + _REFUSED_AT_ONCE,

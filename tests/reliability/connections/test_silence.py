@@ -24,6 +24,7 @@ from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.protocol import pipeline
+from tests.support.holding import hold
 from tests.support.stopwatch import time_limit
 
 ROOT = Path(__file__).parents[3]
@@ -142,6 +143,19 @@ def test_30_seconds_of_the_gil(kind: str) -> None:
                 return
             with time_limit(20), given_up():
                 env.step({"paddle": 1})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS, "grpcio"])
+def test_a_client_may_keep_its_gil_for_75_seconds_between_two_steps(kind: str) -> None:
+    with served(kind) as address, make(address) as env:
+        env.reset()
+        for _ in range(5):
+            assert env.step({"paddle": 1}).mid()
+        waiting = env.step_async({"paddle": 1})
+        hold(75.0)
+        assert waiting.result().mid()
+        assert env.step({"paddle": 1}).mid()
 
 
 # Machines that cannot be reached.

@@ -1,0 +1,67 @@
+"""Over grpcio, calls of a method that no server has show that a server is alive."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from dm_env_rpc_client import connect, connect_async
+from dm_env_rpc_client.testing import Response, ScriptedServer, scripted_server
+from dm_env_rpc_client.transports.grpc.probes import Probes
+from tests.support.scripted import extension
+
+TRANSPORTS = ["grpc"]
+TIMEOUT = 2.0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_server_that_has_no_such_method_is_alive_in_a_long_request(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered: list[Any] = []
+    is_over = threading.Event()
+    ended = Probes.ended
+
+    def end(probes: Probes, error: Any) -> None:
+        ended(probes, error)
+        answered.append(error.code())
+        if len(answered) == 3:  # Later than the timeout.
+            is_over.set()
+
+    def script(requests: Any, context: Any) -> Iterator[Any]:
+        request = next(requests)
+        assert is_over.wait(60)
+        yield Response(extension=request.extension)
+
+    monkeypatch.setattr(Probes, "ended", end)
+
+    async def ask(address: str) -> Any:
+        async with await connect_async(address, keepalive_timeout=TIMEOUT) as connection:
+            return await connection.send(extension(5))
+
+    # With one thread, which the stream takes.
+    monkeypatch.setattr(scripted_server, "_STREAMS", 1)
+    with ScriptedServer(script) as server:
+        if is_async:
+            assert asyncio.run(ask(server.address)) == extension(5)
+        else:
+            with connect(server.address, keepalive_timeout=TIMEOUT) as connection:
+                assert connection.send(extension(5)) == extension(5)
+    assert {*answered} == {grpc.StatusCode.UNIMPLEMENTED}
+
+
+@pytest.mark.parametrize("code", grpc.StatusCode)
+def test_every_answer_of_a_server_is_a_sign_of_life(code: grpc.StatusCode) -> None:
+    class Answer(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return code
+
+    probes = Probes(None, "server")
+    probes.ended(Answer())
+    is_of_grpcio = code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+    assert probes.received == (0 if is_of_grpcio else 1)
