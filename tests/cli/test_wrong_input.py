@@ -81,6 +81,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("run {catch} --seed -1", 2, "'--seed'"),
     ("run {catch} --timeout nan", 2, "more than 0, got nan"),
     ("run {catch} --timeout 0", 2, "more than 0, got 0"),
+    ("run {catch} --keepalive-timeout 0", 2, "more than 0, got 0"),
     ("check {catch} --max-steps 0", 2, "'--max-steps'"),
     ("bench {catch} --seconds 0", 2, "seconds"),
     ("bench {broken} --create at=step", 1, "broken in step"),

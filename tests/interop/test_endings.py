@@ -100,6 +100,7 @@ def test_row_38_servers_acknowledge_any_number_of_probes_in_one_step(
     probes: list[None] = []
     probe = framing.Framing.probe
     monkeypatch.setattr(client_connection, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(keepalive, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(keepalive, "PROBE_SECONDS", 0.02)
 
     def counted(self: framing.Framing) -> None:
