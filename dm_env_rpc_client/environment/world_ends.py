@@ -9,7 +9,6 @@ After an interrupt, a thread destroys the world over a separate connection; see 
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import atexit
 import logging
@@ -49,6 +48,7 @@ from dm_env_rpc_client.errors import (
 )
 from dm_env_rpc_client.protocol.envelopes import encode_request
 from dm_env_rpc_client.system.locks import make_lock
+from dm_env_rpc_client.system.waiting import start_daemon
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 
 _log = logging.getLogger(__name__)
@@ -99,11 +99,7 @@ def in_background(action: Callable[[], None]) -> None:
             _running.pop(done, None)
             done.release()
 
-    try:
-        # Not a `threading.Thread`: the code interrupted by this may hold a lock of that module.
-        _thread.start_new_thread(run, ())
-    except RuntimeError:
-        run()  # At exit, the interpreter starts no more threads.
+    start_daemon(run)
 
 
 def at_exit(action: Callable[[], None]) -> None:

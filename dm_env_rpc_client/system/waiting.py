@@ -19,6 +19,7 @@ thread does the work.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import collections
 import contextlib
@@ -210,17 +211,23 @@ MOST_THREADS = 64
 """The maximum number of items that are processed at the same time."""
 
 
-def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
+def at_once(
+    items: Iterable[Item],
+    action: Callable[[Item], object],
+    undo: Callable[[Item], object] = lambda _: None,
+) -> None:
     """Call a function for each item, several at a time, and wait until all calls have returned.
 
     After an error or an interrupt of the wait, no further item is started. If `action` raises
-    errors, the error of the first failed item is raised.
+    errors, the error of the first failed item is raised. After an interrupt, calls that do not
+    return within `RELEASE_SECONDS` continue in daemon threads.
 
     Args:
       items: the items.
       action: called with each.
+      undo: called with each item for which `action` returned after an interrupt.
     """
-    work = _Work(items, action)
+    work = _Work(items, action, undo)
     threads: list[threading.Thread] = []
     try:
         for _ in range(min(MOST_THREADS, len(work.left))):
@@ -236,25 +243,96 @@ def at_once(items: Iterable[Item], action: Callable[[Item], object]) -> None:
             thread.join()
     except BaseException:
         work.left.clear()
+        work.is_interrupted = True
+        deadline = Deadline.after(RELEASE_SECONDS)
         for thread in threads:
-            thread.join()
+            thread.join(deadline.remaining)
         raise
     for index in sorted(work.failures):
         raise work.failures[index]
 
 
-def can_start_threads() -> bool:
-    """Whether a thread can be started.
+RELEASE_SECONDS = 0.5
+"""The time limit, in seconds, for releasing something after an interrupt."""
 
-    Some Python versions cannot start threads at exit, and systems limit the number of threads.
-    """
-    thread = threading.Thread(target=lambda: None, daemon=True)
+
+def start_daemon(run: Callable[[], object]) -> None:
+    """Call a function in a daemon thread, or in this one if no thread can be started."""
     try:
-        thread.start()
-    except RuntimeError:
-        return False
-    thread.join()
-    return True
+        # Not a `threading.Thread`: code that was interrupted, by a signal or by the collection of
+        # garbage, may hold a lock of that module.
+        _thread.start_new_thread(run, ())
+    except RuntimeError:  # The interpreter exits, or the system has no more threads.
+        run()
+
+
+def release(end: Callable[[], object]) -> None:
+    """Call a function that releases something, and wait for it for `RELEASE_SECONDS` at most.
+
+    The function runs in a daemon thread, where no signal interrupts it. If it waits there for a
+    thread that an interrupt has kept from starting or ending, the program still goes on and exits.
+    """
+    done = make_lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            end()
+        finally:
+            done.release()
+
+    start_daemon(run)
+    done.acquire(timeout=RELEASE_SECONDS)
+
+
+def uninterrupted(
+    call: Callable[[], Result], abandon: Callable[[Result], object] = lambda _: None
+) -> Result:
+    """Call a function in a daemon thread, where no signal interrupts it, and wait for it.
+
+    Use this for libraries whose locks and threads do not survive an error of a signal's handler.
+    Such an error ends the wait, but not the call.
+
+    Args:
+      call: the function.
+      abandon: called in a daemon thread with the result of a call whose wait was interrupted.
+
+    Raises:
+      RuntimeError: no thread can be started. Some Python versions cannot start threads at exit, and
+        systems limit the number of threads.
+    """
+    is_over = InterruptibleEvent()
+    is_abandoned = False
+    results: list[Result] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            failures.append(error)
+        is_over.set()
+        if is_abandoned:
+            abandon_result()
+
+    def abandon_result() -> None:
+        with contextlib.suppress(IndexError):  # Both threads may try.
+            abandon(results.pop())
+
+    try:
+        # A library may look for the deadline or the trace of an enclosing call in the context.
+        _thread.start_new_thread(contextvars.copy_context().run, (run,))
+        is_over.wait()
+        if failures:
+            raise failures[0]
+        return results[0]
+    except BaseException:
+        is_abandoned = True
+        if results:
+            release(abandon_result)
+        raise
+    finally:
+        failures.clear()  # The traceback of an error refers to this frame.
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
@@ -284,10 +362,17 @@ async def in_thread(function: Callable[..., Result], *arguments: Any, **named: A
 class _Work(Generic[Item]):
     """The remaining items, shared by several threads."""
 
-    def __init__(self, items: Iterable[Item], action: Callable[[Item], object]):
+    def __init__(
+        self,
+        items: Iterable[Item],
+        action: Callable[[Item], object],
+        undo: Callable[[Item], object],
+    ):
         self.left = collections.deque(enumerate(items))
         self.failures: dict[int, BaseException] = {}
+        self.is_interrupted = False
         self._action = action
+        self._undo = undo
 
     def run(self) -> None:
         """Call the function with each remaining item."""
@@ -298,6 +383,8 @@ class _Work(Generic[Item]):
                 return
             try:
                 self._action(item)
+                if self.is_interrupted:
+                    self._undo(item)
             except BaseException as error:
                 self.failures[index] = error
                 self.left.clear()

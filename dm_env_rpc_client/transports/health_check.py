@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any, NamedTuple
 
 import grpc
 
 from dm_env_rpc_client.errors import DeadlineExceededError, ProtocolError
+from dm_env_rpc_client.system.waiting import release, uninterrupted
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.grpc.channel import open_channel
 from dm_env_rpc_client.transports.net.status import stream_error
@@ -60,23 +62,28 @@ def check_health(endpoint: Endpoint, service: str, timeout: float) -> Answered:
     channel = open_channel(
         endpoint.address, grpc_credentials(endpoint), timeout, endpoint.max_message_bytes
     )
-    with channel:
+    try:
         ask: Any = channel.unary_unary(CHECK)
         name = service.encode()
         # HealthCheckRequest: field 1 is the name.
         message = b"\x0a" + bytes([len(name)]) + name if name else b""
         began = time.monotonic()
         try:
-            answer: bytes = ask(
-                message,
-                timeout=max(deadline - began, _LEAST_SECONDS),
-                metadata=endpoint.metadata,
+            answer: bytes = uninterrupted(
+                functools.partial(
+                    ask,
+                    message,
+                    timeout=max(deadline - began, _LEAST_SECONDS),
+                    metadata=endpoint.metadata,
+                )
             )
         except grpc.RpcError as error:
             status = _status_in(error, endpoint.address)
         else:
             status = _status_of(answer, endpoint.address)
         return Answered(status, time.monotonic() - began)
+    finally:
+        release(channel.close)
 
 
 def _status_in(error: Any, address: str) -> str:

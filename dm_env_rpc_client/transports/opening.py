@@ -6,6 +6,7 @@ import ssl
 import weakref
 
 from dm_env_rpc_client.errors import SpecError
+from dm_env_rpc_client.system.waiting import release
 from dm_env_rpc_client.transports.endpoint import Endpoint, is_for_http2
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.grpc.channel import open_channel, open_channel_async
@@ -57,7 +58,7 @@ def _open_stream(
         stream = GrpcStream(channel, endpoint.metadata, endpoint.address, owns_channel=True)
     except BaseException:
         # A channel has threads, and no stream will close it now.
-        channel.close()
+        release(channel.close)
         raise
     return _written(stream, first)
 

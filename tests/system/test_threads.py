@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import contextvars
 import sys
 import threading
 from typing import Any
@@ -11,10 +13,19 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, connect
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.system.waiting import MOST_THREADS, at_once, in_thread
+from dm_env_rpc_client.system.waiting import (
+    MOST_THREADS,
+    at_once,
+    in_thread,
+    release,
+    uninterrupted,
+)
 from tests.reliability.connections.counting import CountingGym
+from tests.support.alarms import Alarm
 from tests.support.certificates import self_signed
 from tests.support.programs import run_python
+from tests.support.scripted import settles
+from tests.support.stopwatch import time_limit
 
 
 def test_items_are_worked_on_at_the_same_time() -> None:
@@ -42,11 +53,17 @@ def test_the_first_error_is_raised_when_all_have_ended_and_no_more_begin() -> No
     assert 2 <= len(ended) <= MOST_THREADS
 
 
-def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Any) -> None:
+@pytest.fixture
+def without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+
+
+@pytest.mark.usefixtures("without_threads")
+def test_without_threads_the_caller_works() -> None:
     threads: list[str] = []
     at_once(range(3), lambda _: threads.append(threading.current_thread().name))
     assert threads == [threading.current_thread().name] * 3
@@ -57,13 +74,63 @@ def test_without_threads_the_caller_works(monkeypatch: pytest.MonkeyPatch) -> No
         return await in_thread(max, 1, 2)
 
     assert asyncio.run(call()) == 2
+    released: list[str] = []
+    release(lambda: released.append("by the caller"))
+    assert released == ["by the caller"]
+    with pytest.raises(RuntimeError, match="new thread"):
+        uninterrupted(lambda: released.append("beside it"))
+    assert released == ["by the caller"]
 
 
-def test_without_threads_grpcio_is_not_asked(address: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Any) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
+def test_an_interrupt_ends_the_wait_for_a_call_and_its_result_is_abandoned() -> None:
+    goes_on = threading.Event()
+    abandoned: list[str] = []
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    def call() -> str:
+        assert goes_on.wait(20)
+        return "a result"
+
+    with time_limit(10), pytest.raises(KeyboardInterrupt), Alarm(0.1):
+        uninterrupted(call, abandoned.append)
+    assert abandoned == []
+    goes_on.set()
+    assert settles(lambda: abandoned == ["a result"])
+
+
+def test_a_call_beside_this_thread_has_its_result_its_error_and_its_context() -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
+    variable.set(3)
+    me = threading.get_ident()
+    assert uninterrupted(lambda: (variable.get(), threading.get_ident() != me)) == (3, True)
+    with pytest.raises(ZeroDivisionError):
+        uninterrupted(lambda: 1 // 0)
+
+
+def test_what_cannot_be_released_does_not_hold_up_the_program() -> None:
+    goes_on = threading.Event()
+    with time_limit(10):
+        release(goes_on.wait)
+    goes_on.set()
+
+
+@pytest.mark.parametrize("returns_late", [False, True])
+def test_an_interrupt_does_not_wait_for_calls_that_do_not_return(returns_late: bool) -> None:
+    goes_on = threading.Event()
+    undone: list[int] = []
+
+    def act(item: int) -> None:
+        if item or not returns_late:
+            assert goes_on.wait(20)
+
+    with time_limit(10), pytest.raises(KeyboardInterrupt), Alarm(0.1):
+        at_once(range(2), act, undone.append)
+    assert undone == []
+    goes_on.set()
+    assert settles(lambda: sorted(undone) == ([1] if returns_late else [0, 1]))
+
+
+@pytest.mark.usefixtures("without_threads")
+def test_without_threads_grpcio_is_not_asked(address: Any) -> None:
     with pytest.raises(ConnectionLostError, match="transport 'grpc' needs a thread, but none"):
         connect(address, transport="grpc")
 

@@ -521,11 +521,11 @@ def _open(addresses: Sequence[str], open_one: Callable[[int], DmEnvAdaptor]) -> 
             raise
 
     try:
-        at_once(range(len(addresses)), open_and_keep)
+        at_once(range(len(addresses)), open_and_keep, lambda index: opened[index].close())
     except Exception:
         close_all(opened.values())
     except BaseException:
-        close_all(opened.values())
+        close_all(list(opened.values()))  # After an interrupt, some may still be opened.
         raise
     else:
         return [opened[index] for index in range(len(addresses))]

@@ -233,7 +233,7 @@ class PoolSites:
 
         try:
             # All at the same time, since servers take seconds to start.
-            at_once(launches, launch)
+            at_once(launches, launch, lambda number: self._sites[number].close())
         except BaseException:
             self.close()
             raise
@@ -275,9 +275,11 @@ class PoolSites:
 
     def close(self) -> None:
         """Stop the launched servers, and close unused connections."""
-        for site in self._sites.values():
+        # After an interrupt, some may still be launched.
+        sites = list(self._sites.values())
+        for site in sites:
             site.target.close()
-        at_once([site for site in self._sites.values() if site.launch is not None], Site.close)
+        at_once([site for site in sites if site.launch is not None], Site.close)
 
 
 def open_site(address: Address, options: MakeOptions) -> Site[ConnectionGroup]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable
 from typing import Any
@@ -10,7 +11,7 @@ import grpc
 import grpc.aio
 
 from dm_env_rpc_client.errors import ConnectionLostError
-from dm_env_rpc_client.system.waiting import can_start_threads
+from dm_env_rpc_client.system.waiting import release, uninterrupted
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.net import status
 from dm_env_rpc_client.transports.net.addresses import check_address, is_loopback
@@ -98,17 +99,18 @@ def open_channel(
       ConnectionLostError: no connection was opened within `timeout`; the text states the reason.
       DeadlineExceededError: nothing was received within `timeout`.
     """
-    if not can_start_threads():
+    channel: grpc.Channel = _channel(grpc, address, credentials, max_message_bytes)
+    attempts = Attempts(address, timeout)
+    try:
+        uninterrupted(lambda: run(_until_answered(BLOCKING, channel, credentials, attempts)))
+    except RuntimeError as error:
         # A call whose thread could not be started would have `channel.close` wait forever.
         raise ConnectionLostError(
             f"could not connect to {address}: transport 'grpc' needs a thread, but none can be "
             "started (Python 3.12.0 and 3.12.1 cannot start threads while the interpreter exits)"
-        )
-    channel: grpc.Channel = _channel(grpc, address, credentials, max_message_bytes)
-    try:
-        run(_until_answered(BLOCKING, channel, credentials, Attempts(address, timeout)))
+        ) from error
     except BaseException:
-        channel.close()
+        release(channel.close)  # It also ends an attempt that the interrupt has left running.
         raise
     return channel
 
@@ -136,12 +138,16 @@ async def _until_answered(
     ping: Any = channel.unary_unary(_PING)
     while True:
         failure = None
+        seconds = _probe_seconds(attempts)
         try:
-            answer = ping(b"", timeout=_probe_seconds(attempts))
+            answer = ping(b"", timeout=seconds)
             if isinstance(answer, Awaitable):  # Of grpc.aio.
-                await answer
+                # An error that a signal's handler raises in a callback of grpcio loses the answer.
+                await asyncio.wait_for(answer, seconds and seconds + _LEAST_PROBE_SECONDS)
         except grpc.RpcError as error:
             failure = await _failure(waits, error, credentials, attempts)
+        except asyncio.TimeoutError:
+            failure = TimeoutError()
         if failure is None:
             break
         attempts.failed(failure)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import grpc
 
-from dm_env_rpc_client.system.waiting import InterruptibleEvent
+from dm_env_rpc_client.system.waiting import InterruptibleEvent, release, uninterrupted
 from dm_env_rpc_client.transports.grpc.channel import MAX_FRAME_BYTES, WINDOW_BYTES
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.net import status
@@ -34,6 +34,9 @@ _MIN_PING_INTERVAL_MS = 5_000
 steps."""
 
 _NO_KEEPALIVE_MS = (1 << 31) - 1
+
+_CANCELLED_SECONDS = 5.0
+"""The time limit, in seconds, for cancelled streams to end when the server stops."""
 
 _REFUSED_AT_ONCE = 64
 """The number of streams that can be refused with a reason at the same time. grpcio silently
@@ -62,35 +65,10 @@ class GrpcListener(Listener):
         check_works(f"cannot listen on {address}")
         if isinstance(credentials, Tls):
             credentials = credentials.server_credentials()
-        self._server = grpc.server(
-            # The annotation asks for a ThreadPoolExecutor; grpcio only uses `submit`.
-            cast("Any", _ThreadPerStream()),
-            options=[
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_receive_message_length", options.max_message_bytes),
-                ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
-                # A client does not answer PINGs or take answers while it trains. So there are no
-                # PINGs that measure the bandwidth, which have a timeout of 60 s, and no
-                # TCP_USER_TIMEOUT, which is 20 s unless keepalive is turned off.
-                ("grpc.http2.bdp_probe", 0),
-                ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-                ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
-                ("grpc.keepalive_time_ms", _NO_KEEPALIVE_MS),
-            ],
-            # Streams beyond `max_streams` are refused in their own threads, which are limited, too.
-            maximum_concurrent_rpcs=2 * options.max_streams + _REFUSED_AT_ONCE,
-        )
-        handler: Any = grpc.stream_stream_rpc_method_handler(
-            functools.partial(_process, options, Room(options))
-        )
-        service, method = status.PROCESS.strip("/").split("/")
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}), _OwnHandler())
-        )
-        self.address = listen(functools.partial(add_port, self._server, credentials), address)
+        # In a thread of its own: a server whose start was interrupted cannot be stopped or freed.
+        make = functools.partial(_started, options, address, credentials)
+        self._server, self.address = uninterrupted(make, lambda made: made[0].stop(None))
         self._stopped = InterruptibleEvent()
-        self._server.start()
 
     def wait(self, timeout: float | None = None) -> bool:
         # That of grpcio is left locked if a signal's handler raises at the wrong point.
@@ -98,13 +76,48 @@ class GrpcListener(Listener):
 
     def stop(self, grace: float) -> None:
         try:
-            self._server.stop(grace).wait()
+            uninterrupted(lambda: self._server.stop(grace).wait(grace + _CANCELLED_SECONDS))
         finally:
             self._stopped.set()
 
     def abort(self) -> None:
-        self._server.stop(None)
+        release(lambda: self._server.stop(None))
         self._stopped.set()
+
+
+def _started(
+    options: ListenerOptions, address: str, credentials: grpc.ServerCredentials | None
+) -> tuple[grpc.Server, str]:
+    """Return a grpcio server that listens, and the address with the actual port."""
+    server = grpc.server(
+        # The annotation asks for a ThreadPoolExecutor; grpcio only uses `submit`.
+        cast("Any", _ThreadPerStream()),
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", options.max_message_bytes),
+            ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
+            # A client does not answer PINGs or take answers while it trains. So there are no PINGs
+            # that measure the bandwidth, which have a timeout of 60 s, and no TCP_USER_TIMEOUT,
+            # which is 20 s unless keepalive is turned off.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+            ("grpc.http2.max_frame_size", MAX_FRAME_BYTES),
+            ("grpc.keepalive_time_ms", _NO_KEEPALIVE_MS),
+        ],
+        # Streams beyond `max_streams` are refused in their own threads, which are limited, too.
+        maximum_concurrent_rpcs=2 * options.max_streams + _REFUSED_AT_ONCE,
+    )
+    handler: Any = grpc.stream_stream_rpc_method_handler(
+        functools.partial(_process, options, Room(options))
+    )
+    service, method = status.PROCESS.strip("/").split("/")
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {method: handler}), _OwnHandler())
+    )
+    address = listen(functools.partial(add_port, server, credentials), address)
+    server.start()
+    return server, address
 
 
 def add_port(server: grpc.Server, credentials: grpc.ServerCredentials | None, address: str) -> int:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import gc
+import operator
 import queue
 import threading
 import weakref
@@ -25,6 +27,7 @@ from dm_env_rpc_client.errors import (
     DmEnvRpcClientError,
 )
 from dm_env_rpc_client.system.polling import SelfPipe
+from dm_env_rpc_client.system.waiting import RELEASE_SECONDS, release, uninterrupted
 from dm_env_rpc_client.transports.grpc.forked import check_works
 from dm_env_rpc_client.transports.grpc.probes import Probes
 from dm_env_rpc_client.transports.net import status
@@ -34,9 +37,6 @@ from dm_env_rpc_client.transports.streams import Stream
 
 _calls: weakref.WeakSet[Any] = weakref.WeakSet()
 """The grpcio calls that are still referenced."""
-
-_CANCELLED_SECONDS = 0.5
-"""The time limit, in seconds, for a cancelled call to end."""
 
 
 class GrpcStream(Stream):
@@ -69,11 +69,15 @@ class GrpcStream(Stream):
         requests = iter(self._outbound.get, None)
         checked = check_metadata(metadata)
         call: Any = channel.stream_stream(status.PROCESS)
+        begin = functools.partial(call, requests, metadata=checked)
         try:
-            self._call: Any = call(requests, metadata=checked)
+            self._call: Any = uninterrupted(begin, operator.methodcaller("cancel"))
         except ValueError as error:
             self._outbound.put(None)
             raise ConnectionClosedError(f"the channel to {address} is closed") from error
+        except BaseException:
+            self._outbound.put(None)
+            raise
         _calls.add(self._call)
         self._pump = threading.Thread(
             target=_pump,
@@ -145,7 +149,7 @@ class GrpcStream(Stream):
         self.finish()
         self._pump.join(timeout)
         self.abort()
-        self._pump.join(_CANCELLED_SECONDS)
+        self._pump.join(RELEASE_SECONDS)
 
     def abandon(self) -> None:
         keep_for_ever(self._call, self._channel, self._outbound, self._inbound)
@@ -155,24 +159,17 @@ class GrpcStream(Stream):
 
     def abort(self) -> None:
         self._outbound.put(None)
-        if threading.current_thread() is threading.main_thread():
-            # Interrupts come to the main thread only; one inside grpcio's own locking would leave
-            # a lock locked forever.
-            ending = threading.Thread(target=self._end, name="dm_env_rpc end", daemon=True)
-            try:
-                ending.start()
-            except RuntimeError:  # The interpreter exits and starts no more threads.
-                self._end()
-            else:
-                ending.join(_CANCELLED_SECONDS)
-        else:
-            self._end()
+        release(self._end)
         self._arrivals.close()
 
     def _end(self) -> None:
-        self._call.cancel()
-        if self._channel is not None:
-            self._channel.close()
+        # Freed here, too: grpcio locks their state when it frees them.
+        call, self._call = self._call, None
+        channel, self._channel = self._channel, None
+        if call is not None:
+            call.cancel()
+        if channel is not None:
+            channel.close()
 
 
 def keep_for_ever(*objects: Any) -> None:
