@@ -92,13 +92,14 @@ class Activity:
 
     Attributes:
       counts: as the argument.
+      streams: the number of open streams.
     """
 
     def __init__(self, counts: Counts | None = None) -> None:
         self.counts = Counts() if counts is None else counts
         self._began = time.monotonic()
         self._lock = make_lock()
-        self._streams = 0
+        self.streams = 0
         self._connects = Allowance()
         self._refusals = Allowance()
 
@@ -106,13 +107,13 @@ class Activity:
         """Record an opened stream."""
         self.counts.add("streams")
         with self._lock:
-            self._streams += 1
+            self.streams += 1
         self._connects.log(_clients_log, logging.INFO, f"{client} connected")
 
     def ended(self, client: str) -> None:
         """Record the end of a stream."""
         with self._lock:
-            self._streams -= 1
+            self.streams -= 1
         self._connects.log(_clients_log, logging.INFO, f"{client} disconnected")
 
     def refused_stream(self, client: str, reason: str) -> None:
@@ -146,7 +147,7 @@ class Activity:
         total = dict(zip(COUNTED, sums, strict=True))
         return ServerStats(
             uptime=time.monotonic() - self._began,
-            streams=self._streams,
+            streams=self.streams,
             all_streams=total["streams"],
             refused_streams=total["refused_streams"],
             worlds=worlds,

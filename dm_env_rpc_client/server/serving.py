@@ -21,6 +21,7 @@ from dm_env_rpc_client.server.worlds.making import Kind
 from dm_env_rpc_client.server.worlds.world import Game, World
 from dm_env_rpc_client.system.foreign_environments import AS_DECLARED, Conversion
 from dm_env_rpc_client.system.keywords import check_keywords, takes
+from dm_env_rpc_client.system.waiting import telling
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.net.credentials import Tls as Tls  # noqa: PLC0414  # for `server`
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from dm_env_rpc_client.server.options import HostKeywords
 
 _log = logging.getLogger(__name__)
+
+_TOLD_SECONDS = 1.0
+"""The time, in seconds, after the grace period until `stop` logs what it waits for."""
 
 STOP_SECONDS = 1.0
 """Maximum time, in seconds, for which open streams may continue when the server stops."""
@@ -80,6 +84,11 @@ class _InThisProcess:
         is_clean = self._host.worlds.close()
         self._end_waiting()
         return is_clean
+
+    def awaited(self) -> str:
+        if not self._listener.wait(0.0):
+            return f"{self._host.activity.streams} streams to end"
+        return self._host.worlds.closes or "its worlds"
 
     def abort(self) -> None:
         self._listener.abort()
@@ -156,6 +165,10 @@ class Server:
         Args:
           grace: seconds after which open streams are cancelled.
 
+        If this takes longer than the grace and a second, the log says what it waits for. A step
+        that goes on is not waited for beyond 10 s, nor is a worker process beyond 30 s, whatever
+        its state.
+
         Returns:
           Whether all environments were closed: False if a step was still running, if a `close`
           raised an exception, or if a process had to be killed; `errors` contains the reasons.
@@ -163,9 +176,13 @@ class Server:
         grace = arguments.seconds("grace", grace, least=0.0)
         # Only one call can detach it, so that a second one, or another thread's, does nothing.
         if self._finalizer.detach() is not None:
-            self._is_clean = self._serving.stop(grace)
+            with telling(self._tell_awaited, grace + _TOLD_SECONDS):
+                self._is_clean = self._serving.stop(grace)
             _log.info("stopped serving at %s", self.address)
         return self._is_clean
+
+    def _tell_awaited(self) -> None:
+        _log.warning("the server at %s still waits for %s", self.address, self._serving.awaited())
 
     def __repr__(self) -> str:
         stats = self.stats()

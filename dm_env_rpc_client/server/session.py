@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import traceback
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -85,6 +86,8 @@ class Session(ServerStream):
         self._agent: Agent | None = None
         self._codec: ServerStepCodec | None = None
         self._world_name = ""
+        self._had_world = False
+        self.idle_since: float | None = time.monotonic()
 
     def answer(self, message: bytes) -> bytes:
         """Return the answer to a request, or end the stream if the request cannot be parsed."""
@@ -185,6 +188,7 @@ class Session(ServerStream):
         """Execute a request, and return its answer or, if it fails, an error Status."""
         response = dm_env_rpc_pb2.EnvironmentResponse()
         field = request.WhichOneof("payload")
+        self.idle_since = None
         try:
             if field is None:
                 raise RequestError.invalid("the request has no payload that this server knows")
@@ -209,6 +213,9 @@ class Session(ServerStream):
             raise
         except Exception as error:
             return self._error_response(str(field), error)
+        finally:
+            if not self._had_world:
+                self.idle_since = time.monotonic()
         return response
 
     def _error_response(self, field: str, error: Exception) -> dm_env_rpc_pb2.EnvironmentResponse:
@@ -260,6 +267,7 @@ class Session(ServerStream):
         # If no world is created, a JoinWorld that follows must not join an earlier one.
         self._lifecycle.created = ""
         name = self._worlds.create(self._unpack_settings(request.settings), creator=self)
+        self._had_world = True
         return dm_env_rpc_pb2.CreateWorldResponse(world_name=name)
 
     def _join_world(
@@ -276,6 +284,7 @@ class Session(ServerStream):
             # A client that got an error believes that it has not joined.
             self._leave()
             raise
+        self._had_world = True
         return dm_env_rpc_pb2.JoinWorldResponse(specs=self._specs)
 
     def _step(self, request: dm_env_rpc_pb2.StepRequest) -> dm_env_rpc_pb2.StepResponse:

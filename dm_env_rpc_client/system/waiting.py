@@ -285,6 +285,28 @@ def release(end: Callable[[], object]) -> None:
     done.acquire(timeout=RELEASE_SECONDS)
 
 
+@contextlib.contextmanager
+def telling(tell: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Return a context that calls a function in a daemon thread if it is not left in time.
+
+    Args:
+      tell: the function, such as one that logs what is waited for.
+      seconds: the time, in seconds.
+    """
+    is_over = InterruptibleEvent()
+
+    def run() -> None:
+        if not is_over.wait(seconds):
+            tell()
+
+    with contextlib.suppress(RuntimeError):  # No thread can be started; nothing is told.
+        _thread.start_new_thread(run, ())
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
 def uninterrupted(
     call: Callable[[], Result], abandon: Callable[[Result], object] = lambda _: None
 ) -> Result:

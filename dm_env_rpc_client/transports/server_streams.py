@@ -8,6 +8,8 @@ connection, and the streams do not wait for each other.
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -81,6 +83,10 @@ class ServerStream(Protocol):
     owner: Owner | None = None
     """The owner that calls `answer` and `close`, or None if any thread can call them. Answering
     a request can change the owner."""
+
+    idle_since: float | None = None
+    """The time on the monotonic clock since which the stream has had no request to answer; None
+    while it has one, and once the client has created or joined a world."""
 
     def answer(self, message: bytes) -> bytes:
         """Return the answer to a request. Each request gets exactly one answer, in order.
@@ -201,8 +207,24 @@ class ListenerOptions:
     refused: Callable[[str, str], None] = lambda *_: None
 
 
+IDLE_SECONDS = 10.0
+"""The time, in seconds, after which a stream without a world loses its place to another one if the
+server has reached its limit."""
+
+
+class MayIdle(Protocol):
+    """A stream that is registered in a `Room`."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """As `ServerStream.idle_since`."""
+
+
 class Room:
     """A thread-safe count of a listener's streams, with a limit.
+
+    At the limit, a new stream takes the place of the one that has been idle longest without a
+    world. Otherwise a stranger who only opens streams would lock out everybody else.
 
     Args:
       options: the options with the limit, and with the callback for refused streams.
@@ -215,22 +237,58 @@ class Room:
         self.count = 0
         self._options = options
         self._lock = make_lock()
+        self._drops: dict[MayIdle, Callable[[StreamStatusError], object]] = {}
 
     def enter(self, client: str) -> None:
         """Count a client's stream, or raise StreamStatusError if there are too many streams."""
-        with self._lock:
-            # Compared and counted under one lock; the callback logs, and runs without it.
-            is_full = self.count >= self._options.max_streams
-            self.count += not is_full
-        if is_full:
-            full = full_error(self._options.max_streams)
-            self._options.refused(client, f"{full.code}: {full}")
-            raise full
+        while True:
+            with self._lock:
+                # Compared and counted under one lock; the callbacks run without it.
+                is_full = self.count >= self._options.max_streams
+                self.count += not is_full
+                idlest = self._idlest() if is_full else None
+                drop = None if idlest is None else self._drops.pop(idlest)
+                self.count -= drop is not None
+            if drop is not None:
+                drop(self._dropped())
+            elif not is_full:
+                return
+            else:
+                break
+        full = full_error(self._options.max_streams)
+        self._options.refused(client, f"{full.code}: {full}")
+        raise full
 
-    def leave(self) -> None:
-        """Remove an ended stream from the count."""
+    def admit(self, stream: MayIdle, drop: Callable[[StreamStatusError], object]) -> None:
+        """Register a counted stream.
+
+        Args:
+          stream: the stream.
+          drop: a function that ends the stream with an error. `leave` then does not count.
+        """
         with self._lock:
-            self.count -= 1
+            self._drops[stream] = drop
+
+    def leave(self, stream: MayIdle | None = None) -> None:
+        """Remove an ended stream from the count, or one that was counted but not registered."""
+        with self._lock:
+            if stream is None or self._drops.pop(stream, None) is not None:
+                self.count -= 1
+
+    def _idlest(self) -> MayIdle | None:
+        since = {stream: stream.idle_since or math.inf for stream in self._drops}
+        idlest = min(since, key=since.__getitem__, default=None)
+        if idlest is None or since[idlest] > time.monotonic() - IDLE_SECONDS:
+            return None
+        return idlest
+
+    def _dropped(self) -> StreamStatusError:
+        full = full_error(self._options.max_streams)
+        return StreamStatusError(
+            full.code,
+            f"{full}, and this one made room for another client: it had neither created nor joined "
+            f"a world and had sent nothing for {IDLE_SECONDS:g} s; connect again",
+        )
 
 
 class Listener(Protocol):

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 import dm_env
 import numpy as np
 from dm_env import specs
+
+from dm_env_rpc_client.server.processes.worker_main import Worker
 
 RAISE, END, SLEEP, WARN, HOLD = 1, 2, 3, 4, 5
 """Actions; others do nothing."""
@@ -135,6 +138,48 @@ class StopsItself(Where):
     def close(self) -> None:
         while True:
             os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class StopsInAMessage(Where):
+    """Stops its process by SIGSTOP within a message to the server's own process."""
+
+    def close(self) -> None:
+        frame: Any = sys._current_frames()[threading.main_thread().ident or 0]
+        while True:
+            if isinstance(frame.f_locals.get("self"), Worker):
+                break
+            frame = frame.f_back
+        frame.f_locals["self"]._control._socket.send(b"\0\0")  # The message has a length first.
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class SlowToLoad:
+    """A factory that takes a minute to unpickle, once its folder has a file `slow`."""
+
+    def __init__(self, folder: str):
+        self.folder = folder
+
+    def __call__(self) -> Where:
+        return Where()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        path = Path(self.folder)
+        if (path / "slow").exists():
+            (path / f"{os.getpid()}.loads").touch()
+            time.sleep(60)
+
+
+class Endless(Where):
+    """Never returns from a step, whatever is raised in it."""
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        while True:
+            try:
+                while True:
+                    time.sleep(0.1)
+            except BaseException:
+                pass
 
 
 def closed(folder: Path) -> list[int]:

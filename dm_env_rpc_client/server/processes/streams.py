@@ -9,6 +9,7 @@ The server's own process hosts the batches whose rows are spread over the worker
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -225,6 +226,8 @@ class PassedStream(ServerStream):
         self._is_gone = False
         self.may_wait = True
         self.owner: Owner | None = None
+        self._had_world = False
+        self.idle_since: float | None = time.monotonic()
 
     def answer(self, message: bytes) -> bytes:
         joined = self._joined
@@ -256,6 +259,16 @@ class PassedStream(ServerStream):
 
     def _pass(self, message: bytes) -> bytes:
         """Pass a request on and return its answer; raise WorkerGoneError as `Link.answer` does."""
+        self.idle_since = None
+        try:
+            answer = self._passed(message)
+            self._had_world = self._had_world or answer[:1] in (_CREATE, _JOIN)
+        finally:
+            if not self._had_world:
+                self.idle_since = time.monotonic()
+        return answer
+
+    def _passed(self, message: bytes) -> bytes:
         request = self._parsed(message)
         field = request.WhichOneof("payload") or ""
         if field not in _OF_THE_JOINED or _asks_for_waiting(request):

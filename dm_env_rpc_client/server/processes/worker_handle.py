@@ -188,6 +188,19 @@ class WorkerProcess:
         return self.has_closed or not self.is_ready
 
     @property
+    def state(self) -> str:
+        """What the worker does while the server stops."""
+        if not self.is_ready:
+            return "which is starting"
+        if children.is_stopped(self.pid):
+            return "which a signal has stopped"
+        if self._killed_because:
+            return "which is killed"
+        if self.has_closed:
+            return "which exits"
+        return "which ends its streams and closes its worlds; one may be in a step"
+
+    @property
     def is_alive(self) -> bool:
         """Whether the worker process is running."""
         return self._process.is_alive

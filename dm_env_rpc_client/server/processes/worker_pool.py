@@ -121,7 +121,7 @@ class Workers(Places, RowPlaces):
         )
         self._counted = [new_counts(ctypes.c_int64, len(COUNTED)) for _ in range(options.processes)]
         self._serials = itertools.count(1)
-        # Guards `_workers`, and keeps a worker from starting when all must stop.
+        # Held while a worker starts.
         self._lock = make_lock()
         self._stop_by = 0.0
         self._is_serving = False
@@ -193,8 +193,22 @@ class Workers(Places, RowPlaces):
             with contextlib.suppress(OSError):
                 send_message(worker.control, "stop", left)
         self._join(self._stop_by + _STOP_SECONDS + _END_SECONDS)
+        for worker in list(self._workers.values()):
+            # Ends the wait for the rest of a message whose sender is stopped: the thread that waits
+            # would otherwise not kill it, and the interpreter would wait for it at exit.
+            worker.control.shut_down()
+        self._join(time.monotonic() + _END_SECONDS)
         self._stopped.set()
-        return are_closed and all(worker.is_clean for worker in self._workers.values())
+        return are_closed and all(
+            worker.is_clean and worker.ended for worker in list(self._workers.values())
+        )
+
+    def awaited(self) -> str:
+        """Return what `stop` waits for."""
+        if self._listener is not None and not self._listener.wait(0.0):
+            return f"{self._activity.streams} streams to end"
+        running = [worker for worker in list(self._workers.values()) if not worker.ended]
+        return "; ".join(f"worker process {worker.pid}, {worker.state}" for worker in running)
 
     def abort(self) -> None:
         """End all workers without waiting for them."""
@@ -220,9 +234,9 @@ class Workers(Places, RowPlaces):
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _begin_to_stop(self, grace: float) -> None:
-        with self._lock:
-            self._stop_by = time.monotonic() + grace
-            self._stopping.set()
+        # Without the lock: a worker may take long to start. `_start` looks afterwards.
+        self._stop_by = time.monotonic() + grace
+        self._stopping.set()
 
     # Streams.
 
@@ -388,6 +402,8 @@ class Workers(Places, RowPlaces):
                 worker.kill(f"was stopped by a signal for {stopped:g} s")
             elif not stopped:
                 worker.tell_levels()
+        elif not worker.is_ready:
+            worker.kill("was still starting")  # It has no worlds.
         elif stopped and time.monotonic() < self._stop_by:
             worker.go_on()  # So that it can close its worlds.
         elif stopped or time.monotonic() > self._stop_by + _STOP_SECONDS:

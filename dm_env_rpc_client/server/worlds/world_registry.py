@@ -129,6 +129,9 @@ class WorldRegistry:
       share: counts the worlds against the limits, and names them.
       main: the owner of all worlds; None if they have owners of their own.
       report: receives exceptions raised by a batch's rows.
+
+    Attributes:
+      closes: what `close` waits for, in words.
     """
 
     def __init__(
@@ -156,6 +159,7 @@ class WorldRegistry:
         self._entries: dict[str, _Entry] = {}
         self._idle_thread: threading.Thread | None = None
         self._is_closed = False
+        self.closes = ""
         # Pending closes of idle worlds, which their owners execute. Only the idle thread changes
         # the list.
         self._closing: list[Call] = []
@@ -397,6 +401,7 @@ class WorldRegistry:
         # Owners whose step does not end; their other worlds are not waited for.
         stuck: set[Owner | None] = set()
         for name, world in removed:
+            self.closes = f"world {name!r} to close; it may be in a step"
             owner = _owner_of(world)
             is_closed = self._close(name, world, 0.0 if owner in stuck else CLOSE_SECONDS)
             are_closed.append(is_closed)

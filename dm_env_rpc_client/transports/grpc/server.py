@@ -192,10 +192,13 @@ def _process(
 ) -> Iterator[bytes]:
     with _status_for(context):
         room.enter(context.peer())
+    stream = None
     try:
         metadata = tuple((key, value) for key, value in context.invocation_metadata())
         with _status_for(context):
             stream = options.open_stream(Peer(context.peer(), metadata))
+        # Another thread cannot set the status of a call: the client reads CANCELLED.
+        room.admit(stream, lambda error: context.cancel())
         if not context.add_callback(stream.abandon):
             stream.abandon()
         try:
@@ -203,7 +206,7 @@ def _process(
         finally:
             close_by_owner(stream)
     finally:
-        room.leave()
+        room.leave(stream)
 
 
 class _ThreadPerStream(concurrent.futures.Executor):

@@ -406,6 +406,11 @@ class ServedStream:
         self.waiting_bytes = 0
 
     @property
+    def idle_since(self) -> float | None:
+        """As `ServerStream.idle_since`; requests that wait for another thread count, too."""
+        return None if self.has_thread or self.waiting else self.stream.idle_since
+
+    @property
     def is_stalled(self) -> bool:
         """Whether answers are held back because the client does not read earlier ones."""
         connection = self.connection

@@ -98,7 +98,16 @@ class Streams:
         served.is_counted = connection.is_known = True
         with connection.lock:
             call.accept()
+        self.room.admit(served, functools.partial(self._drop, served))
         return served
+
+    def _drop(self, served: ServedStream, error: StreamStatusError) -> None:
+        """End an idle stream, which no thread answers. Only the leading thread calls this."""
+        _log.info("a stream of %s is dropped: %s", served.connection.address, error)
+        with served.connection.lock:
+            served.call.finish(error.code, str(error))
+            served.connection.flush()
+        self.close(served)
 
     def close(self, served: ServedStream) -> None:
         """Close a stream; only its answering thread calls this method. Later calls do nothing."""
@@ -120,7 +129,7 @@ class Streams:
         connection.served.discard(served)
         connection.alone = None
         if served.is_counted:
-            self.room.leave()
+            self.room.leave(served)
             self._changed.notify_all()
 
 
