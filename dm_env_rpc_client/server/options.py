@@ -91,7 +91,8 @@ class ServeOptions:
         the joined `World`, or None if no world is joined, and returns a message as the answer.
       step_timeout: maximum time, in seconds, that a step in a `Game` waits for the other agents;
         more than 0, or None for no limit.
-      max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED.
+      max_connections: clients beyond this number are refused with RESOURCE_EXHAUSTED, unless one of
+        the others has had no world and has sent nothing for 10 s: it is dropped instead.
       max_worlds: worlds beyond this number are refused with RESOURCE_EXHAUSTED.
       idle_world_seconds: seconds after which a world is destroyed if it has no agents and the
         connection that created it has ended; 0 destroys it immediately, None keeps it.

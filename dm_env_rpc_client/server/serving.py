@@ -165,9 +165,9 @@ class Server:
         Args:
           grace: seconds after which open streams are cancelled.
 
-        If this takes longer than the grace and a second, the log says what it waits for. A step
-        that goes on is not waited for beyond 10 s, nor is a worker process beyond 30 s, whatever
-        its state.
+        If this takes a second longer than the grace, the log says what it waits for. A worker
+        process is killed if it does not end; in whatever state it is, it is not waited for longer
+        than the grace and 30 s.
 
         Returns:
           Whether all environments were closed: False if a step was still running, if a `close`

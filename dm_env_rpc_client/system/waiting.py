@@ -299,7 +299,7 @@ def telling(tell: Callable[[], object], seconds: float) -> Iterator[None]:
         if not is_over.wait(seconds):
             tell()
 
-    with contextlib.suppress(RuntimeError):  # No thread can be started; nothing is told.
+    with contextlib.suppress(RuntimeError):  # No thread can be started.
         _thread.start_new_thread(run, ())
     try:
         yield

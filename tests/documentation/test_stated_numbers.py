@@ -27,7 +27,7 @@ from dm_env_rpc_client.server.processes import worker_main, worker_pool
 from dm_env_rpc_client.system import children, polling
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.displays import images
-from dm_env_rpc_client.transports import streams
+from dm_env_rpc_client.transports import server_streams, streams
 from dm_env_rpc_client.transports.net import keepalive, sockets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +57,7 @@ class Stated(NamedTuple):
 CONNECTING = default(dm_env_rpc_client.connect, "timeout")
 FROZEN = pipeline.KEEPALIVE_SECONDS
 LOADING = pipeline.LOADING_KEEPALIVE_SECONDS
+STOPPING = worker_pool._STOP_SECONDS + 2 * worker_pool._END_SECONDS
 TIMEOUTS = "docs/how-to/timeouts.md"
 RECORDING = "docs/how-to/record-and-replay.md"
 RECORDED = "recording.recorder:"
@@ -99,6 +100,14 @@ STATED = [
     Stated(TIMEOUTS, r"streams of a stopping server \| (\d+) s", serving.STOP_SECONDS),
     Stated("docs/how-to/launch.md", r"and SIGKILL (\d+) s later", children.GRACE_SECONDS),
     Stated("docs/how-to/serve.md", r"stays stopped for (\d+) s", worker_pool._STOPPED_SECONDS),
+    Stated("docs/how-to/serve.md", r"has sent nothing for (\d+) s", server_streams.IDLE_SECONDS),
+    Stated("docs/how-to/serve.md", r"at most (\d+) s after the grace", STOPPING),
+    Stated("docs/how-to/serve.md", r"server takes (\d+) streams",
+           default(server.serve, "max_connections")),
+    Stated("server.options:ServeOptions", r"has sent nothing for (\d+) s",
+           server_streams.IDLE_SECONDS),
+    Stated("server.serving:Server.stop", r"the grace and (\d+) s", STOPPING),
+    Stated(TIMEOUTS, r"a stopping server, after the grace \| (\d+) s", STOPPING),
     Stated("docs/how-to/batches.md", r"has at most ([\d,]+) rows", batch_settings.MAX_ROWS),
     Stated("docs/how-to/batches.md", r"observations take at most (\d+) MiB",
            streams.MAX_MESSAGE_BYTES / MIB),

@@ -167,7 +167,7 @@ class SlowToLoad:
         path = Path(self.folder)
         if (path / "slow").exists():
             (path / f"{os.getpid()}.loads").touch()
-            time.sleep(60)
+            time.sleep(60)  # Until it is killed.
 
 
 class Endless(Where):
@@ -177,7 +177,7 @@ class Endless(Where):
         while True:
             try:
                 while True:
-                    time.sleep(0.1)
+                    time.sleep(0.1)  # Until it is killed.
             except BaseException:
                 pass
 
