@@ -23,10 +23,13 @@ from tests.support import timeouts
 from tests.support.environments import Echo
 from tests.support.groups import GROUPS, need, passed_in, report_together, reported_name
 from tests.support.ports import usual_ports_held
+from tests.support.progress import Folders
 from tests.support.reports import make_encodable
 from tests.support.stopwatch import Stopwatch
 
 __all__ = ["seen"]
+
+pytest_plugins = ["tests.quick"]
 
 FIRST = (
     "transcripts",
@@ -75,6 +78,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--beside",
         metavar="REPORT",
         type=Path,
+        action="append",
+        default=[],
         help="do not run what passed in another run, which wrote this file for --junitxml",
     )
     parser.addoption(
@@ -105,9 +110,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     folder = Path(__file__).parent
-    other_run = config.getoption("--beside")
-    if other_run is not None:
-        passed = passed_in(other_run)
+    other_runs = config.getoption("--beside")
+    if other_runs:
+        passed = set().union(*map(passed_in, other_runs))
         again = [item for item in items if reported_name(item.nodeid) in passed]
         items[:] = [item for item in items if reported_name(item.nodeid) not in passed]
         config.hook.pytest_deselected(items=again)
@@ -128,6 +133,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     folders = [Path(argument).absolute() for argument in session.config.args]
     needed = Path(__file__).parent / "interop"
     is_controller = bool(session.config.getoption("numprocesses", None))
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if is_controller and reporter and reporter.verbosity <= 0:
+        session.config.pluginmanager.register(Folders(reporter))
     if is_controller and any(folder in (needed, *needed.parents) for folder in folders):
         command = [sys.executable, "-m", "tests.peers.servers"]
         building = subprocess.Popen(command, cwd=needed.parents[1], start_new_session=True)

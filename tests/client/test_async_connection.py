@@ -28,8 +28,11 @@ from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.client.scripts import held, silent
 from tests.reliability.processes.forking import Child
+from tests.support.both_transports import EVERY
 from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
+
+TRANSPORTS = EVERY
 
 MAX_REQUESTS = "dm_env_rpc_client.protocol.pipeline.MAX_REQUESTS_IN_FLIGHT"
 

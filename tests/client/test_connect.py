@@ -12,11 +12,14 @@ from dm_env_rpc_client import SpecError, connect, create_secure_channel_and_conn
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.net.addresses import is_loopback
+from tests.support.both_transports import EVERY
 from tests.support.certificates import self_signed
 from tests.support.ports import HeldPort
 from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
 from tests.transports.raw_server import ask
+
+TRANSPORTS = EVERY
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,11 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
 from tests.client.scripts import held, silent
+from tests.support.both_transports import EVERY
 from tests.support.scripted import extension, number_of, settles
 from tests.support.stopwatch import time_limit
+
+TRANSPORTS = EVERY
 
 
 def test_a_channel_of_the_users_own_stays_open(echo_server: ScriptedServer) -> None:

@@ -17,7 +17,10 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.protocol import envelopes, pipeline
 from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
 from dm_env_rpc_client.testing import Response
+from tests.support.both_transports import EVERY
 from tests.support.scripted import extension
+
+TRANSPORTS = EVERY
 
 
 def request(number: int = 0, size: int = 0) -> Pending:

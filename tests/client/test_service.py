@@ -22,6 +22,9 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2_grpc,
 )
 from dm_env_rpc_client.server import Server
+from tests.support.both_transports import EVERY
+
+TRANSPORTS = EVERY
 
 Request = dm_env_rpc_pb2.EnvironmentRequest
 Response = dm_env_rpc_pb2.EnvironmentResponse

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from tests.quick import SPENT
 from tests.reliability.scorecard import FULL, QUICK, ROWS, Row
 
 PASSED, FAILED, MISSING, SKIPPED = "passed", "FAILED", "not there yet", "SKIPPED"
@@ -70,6 +71,8 @@ def read(row: Row, path: Path) -> RowResult:
         name, text = each.attrib["name"], each.attrib["value"]
         if name == "transport":
             transports.add(text)
+        elif name == SPENT:
+            continue
         elif text.isdecimal():
             counts[name] = counts.get(name, 0) + int(text)
         else:

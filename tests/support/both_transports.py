@@ -1,6 +1,8 @@
 """Runs tests that let "auto" choose over each transport in turn.
 
-A folder's conftest imports the fixture. Programs that tests start call `obey` first.
+A folder's conftest imports the fixture. Programs that tests start call `obey` first. Above
+`transports/` and `client/`, nothing differs between the transports: tests there run over grpcio
+before a release (`-m slow`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ import pytest
 
 from dm_env_rpc_client.transports import endpoint, opening
 
+EVERY = ["http2", "grpc"]
+"""The transports, for the `TRANSPORTS` of a module of tests that concern them."""
+
 _VARIABLE = "TESTED_TRANSPORT"
+_DEFAULT = ["http2", pytest.param("grpc", marks=pytest.mark.slow)]
 _is_for_http2 = endpoint.is_for_http2
 
 
@@ -21,8 +27,8 @@ def _forced(name: str) -> Any:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module whose `TRANSPORTS` says so runs over fewer of them."""
-    chosen = getattr(metafunc.module, "TRANSPORTS", ["http2", "grpc"])
+    """A module whose `TRANSPORTS` says so runs over each of them, or over one alone."""
+    chosen = getattr(metafunc.module, "TRANSPORTS", _DEFAULT)
     metafunc.parametrize("transport", chosen, indirect=True)
 
 

@@ -21,6 +21,7 @@ from tests.reliability.echoing import Echoing
 from tests.reliability.hostile.raw_peers import ask
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
+from tests.support.both_transports import EVERY
 from tests.support.certificates import self_signed
 from tests.support.scripted import (
     descriptor_count,
@@ -30,6 +31,8 @@ from tests.support.scripted import (
     thread_count,
 )
 from tests.support.stopwatch import patience, time_limit
+
+TRANSPORTS = EVERY
 
 
 @pytest.mark.row(5)

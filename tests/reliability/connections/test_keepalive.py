@@ -11,8 +11,11 @@ import pytest
 
 from dm_env_rpc_client import ConnectionLostError, make, make_async
 from tests.reliability.recording import Seen
+from tests.support.both_transports import EVERY
 from tests.support.scripted import served_echo
 from tests.support.stopwatch import time_limit
+
+TRANSPORTS = EVERY
 
 ALIVE_SECONDS = 30.0
 

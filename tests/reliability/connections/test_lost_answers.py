@@ -32,7 +32,10 @@ from dm_env_rpc_client.server import serve
 from tests.reliability.connections.counting import WAYS, Counting, CountingGym
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
+from tests.support.both_transports import EVERY
 from tests.support.programs import run_python
+
+TRANSPORTS = EVERY
 
 ACTION = {"value": 1}
 
