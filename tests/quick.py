@@ -49,6 +49,7 @@ SPENT = "processor_seconds"
 _BEGUN = pytest.StashKey[float]()
 _LEFT_OUT = pytest.StashKey[int]()
 _LEFT_OUT_KEY = "quick_left_out"
+_QUICK = "quick"
 
 
 def function_of(node_id: str) -> str:
@@ -84,12 +85,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Decides in the first process; the option tells the others."""
+    """Decides in the first process, which tells the others."""
     if hasattr(config, "workerinput"):
+        config.option.quick = config.workerinput[_QUICK]
         return
     chosen = any(argument.startswith(("-k", "-m")) for argument in config.invocation_params.args)
     is_named = config.args_source is pytest.Config.ArgsSource.ARGS
     config.option.quick |= not (chosen or is_named or config.option.all)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[_QUICK] = node.config.option.quick
 
 
 @pytest.hookimpl(trylast=True)
