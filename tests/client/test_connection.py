@@ -115,16 +115,15 @@ def test_an_interrupt_once_an_answer_is_read_ends_the_connection(
     with connect(echo_server.address, request_timeout=60) as connection:
         read = connection._stream.read
 
-        def interrupted(timeout: float, until_sent: bool = False) -> bytes | None:
-            if threading.current_thread() is not threading.main_thread():
-                return None  # The thread of futures leaves the answer to this one.
-            while read(timeout, until_sent) is None:
+        def interrupted(timeout: float, _: bool) -> None:
+            while read(timeout) is None:
                 pass
             raise KeyboardInterrupt
 
+        future = connection.submit(extension(1))
         monkeypatch.setattr(connection._stream, "read", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            connection.submit(extension(1)).result()
+            future.result()
         monkeypatch.undo()
         with pytest.raises(ConnectionLostError) as lost, time_limit(5):
             connection.send(extension(2))

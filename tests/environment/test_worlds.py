@@ -109,6 +109,7 @@ def test_batches_take_every_keyword_that_says_how_to_connect() -> None:
     given: Any = {
         "timeout": 1.0,
         "request_timeout": 2.0,
+        "keepalive_timeout": 3.0,
         "credentials": Tls(),
         "insecure": True,
         "metadata": [("key", "value")],

@@ -147,10 +147,19 @@ def test_a_reset_of_this_world_interrupts_and_of_another_does_not() -> None:
     assert reset_world(lifecycle, "w") is INTERRUPTED
 
 
-@pytest.mark.parametrize("field", ["create_world", "destroy_world", "extension"])
-def test_other_answers_change_nothing(field: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "answer"),
+    [
+        ("create_world", dm_env_rpc_pb2.CreateWorldResponse(world_name="other")),
+        ("destroy_world", None),
+        ("extension", None),
+    ],
+)
+def test_other_answers_change_no_state(
+    field: str, answer: dm_env_rpc_pb2.CreateWorldResponse | None
+) -> None:
     lifecycle = joined(1)
-    lifecycle.answered(field, None, None)
+    lifecycle.answered(field, None, answer)
     assert lifecycle.state is RUNNING
 
 
