@@ -223,6 +223,8 @@ def slow() -> Iterator[DmEnvAdaptor]:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the looks in this process take, in seconds."""
+    # Nobody looks beside a thread at work, such as one that an earlier test has left here.
+    polling.threads.clear()
     taken: list[float] = []
     spin = BusyWait.spin
 
