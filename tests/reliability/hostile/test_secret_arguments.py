@@ -47,7 +47,11 @@ MADE: dict[str, Callable[..., Any]] = {
     "make_vec": functools.partial(gymnasium.make_vec, num_envs=2),
     "make_vec, sync": functools.partial(gymnasium.make_vec, num_envs=2, vectorization_mode="sync"),
     "make_vec, async": functools.partial(
-        gymnasium.make_vec, num_envs=2, vectorization_mode="async"
+        gymnasium.make_vec,
+        num_envs=2,
+        vectorization_mode="async",
+        # A fork of this process, whose server has threads, may hang.
+        vector_kwargs={"context": "forkserver"},
     ),
 }
 
