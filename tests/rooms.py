@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dm_env_rpc_client
-from tests.sizes import measured
+from tests.sizes import TOOLS, Size, measured
 
 NAME = "dm_env_rpc_client"
 PACKAGE = Path(dm_env_rpc_client.__file__).parent
@@ -191,10 +191,12 @@ def _print_rooms() -> None:
 
 def _print_totals() -> None:
     notes = []
-    for what, path in (("package", PACKAGE), ("tests", PACKAGE.parent / "tests")):
-        size = measured(path)
+    tests = PACKAGE.parent / "tests"
+    tools = sum((measured(tests / name) for name in TOOLS), Size())
+    for what, size in (("package", measured(PACKAGE)), ("tests", measured(tests))):
         notes += size.notes
         print(f"{what:14} {size.files:5} {size.code:6} {size.docstrings:6}")
+    print(f"{'  tools':14} {tools.files:5} {tools.code:6} {tools.docstrings:6}")
     found = {room(name) for name, _ in modules()}
     folders = {name for name in found if (PACKAGE / name).is_dir()}
     every = arrows(for_types=True)

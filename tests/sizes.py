@@ -18,6 +18,9 @@ LONG_FUNCTION = 60
 DEEP_FUNCTION = 5
 FLAT_FOLDER = 16
 
+TOOLS = ("benchmarks", "fuzz", "mutants", "scale", "sessions", "transcripts")
+"""Folders of tests that are programs for maintainers, and the tests of these programs."""
+
 _NESTING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _NO_CODE = {
