@@ -16,7 +16,6 @@ from dm_env_rpc_client import DmEnvRpcClientError, make
 from dm_env_rpc_client.distributed import (
     Batch,
     LocalRollouts,
-    RayRollouts,
     RemoteEnvironments,
     Rollouts,
 )
@@ -147,18 +146,3 @@ def test_row_55_no_answer_of_remote_rollouts_is_that_to_another_step(
         made = together if is_batched else one
         with LocalRollouts(made, Obeying(), ACTORS, EACH) as rollouts:
             run(Model(rollouts, count), wanted, seen)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@counts(1, 25)
-def test_row_55_no_answer_of_actors_is_that_to_another_step(
-    ray: Any, count: int, seen: Seen
-) -> None:
-    both = range(len(ERRORS))
-    # Many more of those after which the actor is kept: a new one takes a second.
-    wanted = {("policy", 0): 40 * count, ("dump", 0): 40 * count, ("load", 0): count}
-    wanted |= {(place, kind): count for place in OF_VALUES for kind in both}
-    wanted |= {(place, 1): count for place in ("policy", "dump", "load")}
-    with RayRollouts(told, Obeying(), ACTORS, EACH, attempts=0) as rollouts:
-        run(Model(rollouts, count, [ray.exceptions.RayError]), wanted, seen)
