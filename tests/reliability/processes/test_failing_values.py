@@ -328,7 +328,7 @@ def test_row_55_no_answer_is_that_to_another_step(name: str, count: int, seen: S
 
         environment = ToldGame
     wanted = goals(name, count)
-    # Worlds of connections that failures have ended stay for a time: too many for the server's limit.
+    # Worlds of connections that failures have ended stay for a time: too many for the limit.
     with serve(environment, processes=processes, idle_world_seconds=1.0) as server:
         way = kind(server.address)
         model = Model(way, seed=count)
