@@ -58,3 +58,4 @@ class Folders:
             self._reporter.write_line(
                 f"{100 * done // self._totals.total():3d} % {seconds:5.0f} s  {folder}: {counts}"
             )
+            self._reporter.flush()
