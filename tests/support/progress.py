@@ -39,9 +39,9 @@ class Folders:
     ) -> tuple[str, str, str] | None:
         """Counts what passes, without a dot."""
         if report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
-            return "passed", "", ""
+            return "passed", "", "PASSED"
         if report.skipped and not hasattr(report, "wasxfail"):
-            return "skipped", "", ""
+            return "skipped", "", "SKIPPED"
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
