@@ -6,10 +6,11 @@ second of processor time, children included. What that file keeps is run all the
 else runs some lines of the package. `python -m pytest --all` runs every test; where files, folders,
 `-k` or `-m` are given, all tests that they name run.
 
-The gate records the processor time of each test and compares it with the list:
+The gate records the processor time of each test and compares it with the list. The first report,
+made with `--junitxml`, is that of the quick tier; others have the tests that it leaves out:
 
-    python -m tests.quick REPORT...            # of --junitxml; 1 if the list is out of date
-    python -m tests.quick REPORT... --write    # adds what is dear, and removes what is gone
+    python -m tests.quick REPORT REPORT            # 1 if the list is out of date
+    python -m tests.quick REPORT REPORT --write    # adds what is dear, and removes what is gone
 """
 
 from __future__ import annotations
@@ -197,12 +198,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="of --junitxml")
     parser.add_argument("--write", action="store_true", help="write tests/dear.txt")
     options = parser.parse_args(arguments)
-    spent = spent_in(options.reports)
+    spent = spent_in(options.reports[:1])
     kept, left_out = dear(kept=True), dear()
     limit = DEAR_SECONDS if options.write else _SLOWER_MACHINE * DEAR_SECONDS
-    new = {name for name, seconds in spent.items() if seconds > limit} - kept - left_out
-    new = {name for name in new if name.split("/")[1] not in TOOLS}
-    gone = (kept | left_out) - spent.keys()
+    new = {name for name, seconds in spent.items() if seconds > limit} - kept
+    gone = (kept | left_out) - spent_in(options.reports).keys()
     if options.write:
         lines = sorted([*(left_out | new) - gone, *(_KEPT + name for name in kept - gone)])
         _LIST.write_text(_HEADER + "".join(f"{line}\n" for line in lines))
