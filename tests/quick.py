@@ -173,9 +173,6 @@ def spent_in(reports: Iterable[Path]) -> dict[str, float]:
     found: dict[str, float] = {}
     for report in reports:
         for case in ElementTree.parse(report).iter("testcase"):
-            values = [
-                each.get("value", "") for each in case.iter("property") if each.get("name") == SPENT
-            ]
             of_case = case.findall(f"./properties/property[@name='{SPENT}']")
             if of_case:  # A file that cannot be imported for want of a package has none.
                 name = function_of(_node_id(case.get("classname", ""), case.get("name", "")))
