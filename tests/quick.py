@@ -3,8 +3,8 @@
 It has at most two cases of each function, the first and the last. It leaves out the folders of
 tests that are about tools, and the functions in `dear.txt`: those take more than a quarter of a
 second of processor time, children included. What that file keeps is run all the same, since nothing
-else runs some lines of the package. `python -m pytest --all` runs every test; where files, folders,
-`-k` or `-m` are given, all tests that they name run.
+else runs some lines of the package. `python -m pytest --all` runs every test that is not marked
+`slow` or `soak`. Where files, folders, `-k` or `-m` are given, all tests that they name run.
 
 The gate records the processor time of each test and compares it with the list. The first report,
 made with `--junitxml`, is that of the quick tier; others have the tests that it leaves out:
