@@ -29,7 +29,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 
-TOOLS = ("benchmarks", "documentation", "fuzz", "mutants", "packaging", "scale", "support")
+TOOLS = ("benchmarks", "documentation", "fuzz", "packaging", "scale", "support")
 """Folders of tests that are about tools, texts and archives."""
 
 DEAR_SECONDS = 0.25

@@ -18,7 +18,7 @@ LONG_FUNCTION = 60
 DEEP_FUNCTION = 5
 FLAT_FOLDER = 16
 
-TOOLS = ("benchmarks", "fuzz", "mutants", "scale", "sessions", "transcripts")
+TOOLS = ("benchmarks", "fuzz", "scale", "sessions", "transcripts")
 """Folders of tests that are programs for maintainers, and the tests of these programs."""
 
 _NESTING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)

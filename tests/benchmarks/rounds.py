@@ -63,11 +63,11 @@ class Sample:
         return Sample(self.median * factor, self.low * factor, self.high * factor)
 
 
-def take_turns(
+def alternate(
     contenders: Mapping[str, Contender],
     rounds: int,
     progress: Callable[[int], object] = lambda done: None,
-) -> dict[str, list[float]]:
+) -> dict[str, Sample]:
     """Has the contenders take turns, in a random order in each round.
 
     Args:
@@ -76,7 +76,7 @@ def take_turns(
       progress: is told the number of rounds that are done.
 
     Returns:
-      What each contender returned in each round.
+      What was measured of each contender.
     """
     order = list(contenders)
     shuffle = random.Random(0).shuffle
@@ -86,14 +86,4 @@ def take_turns(
         for name in order:
             seconds[name].append(contenders[name]())
         progress(number + 1)
-    return seconds
-
-
-def alternate(
-    contenders: Mapping[str, Contender],
-    rounds: int,
-    progress: Callable[[int], object] = lambda done: None,
-) -> dict[str, Sample]:
-    """Returns the samples of `take_turns`, whose arguments it has."""
-    of_each = take_turns(contenders, rounds, progress)
-    return {name: Sample.of(seconds) for name, seconds in of_each.items()}
+    return {name: Sample.of(taken) for name, taken in seconds.items()}

@@ -1,6 +1,6 @@
 """Every normative statement of the documents has a test that runs and asserts something.
 
-The table says which. What a test proves is left to its readers, and to `python -m tests.mutants`.
+The table says which. What a test proves is left to its readers.
 """
 
 from __future__ import annotations
