@@ -6,22 +6,16 @@ The bounds of the quick tests are weak, for they run beside others on machines o
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from matplotlib.text import Text
 
-from tests.benchmarks import results, steppers, table
+from tests.benchmarks import table
 from tests.benchmarks.__main__ import SECTIONS, main
-from tests.benchmarks.picture import MAX_BYTES, draw, figure
 from tests.benchmarks.results import Target
-from tests.benchmarks.rounds import Sample, alternate
-from tests.benchmarks.sections import stepping
 from tests.benchmarks.settings import Settings
-from tests.benchmarks.steppers import BARE_CPP, BEST, PLAIN_TCP, REFERENCE, TRANSPORTS, our_name
+from tests.benchmarks.steppers import BEST, our_name
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 from tests.support.groups import skip
@@ -91,76 +85,6 @@ def test_every_target_is_met(addresses: tuple[str, str], name: str) -> None:
     section = SECTIONS[name](Settings(*addresses, ROUNDS, is_full=True))
     print(table.text([section]))
     assert [str(target) for target in section.targets if not target.is_met] == []
-
-
-def test_contenders_take_turns() -> None:
-    taken = []
-
-    def contender(name: str) -> float:
-        taken.append(name)
-        return float(len(taken))
-
-    samples = alternate({name: lambda name=name: contender(name) for name in "abc"}, 5)  # type: ignore[misc]
-    assert len(taken) == 15
-    for turn in range(5):
-        assert set(taken[turn * 3 : turn * 3 + 3]) == set("abc")
-    assert samples["a"].low <= samples["a"].median <= samples["a"].high
-
-
-def section_of(value: float, limit: float, is_minimum: bool) -> results.Section:
-    row = results.Row("x", {"a": Sample(2e-6, 1e-6, 3e-6), "b": Sample(1e-3, 1e-3, 1e-3)})
-    target = results.Target("a ratio", value, limit, is_minimum)
-    return results.Section("s", "A section", [row], [target])
-
-
-@pytest.mark.parametrize(
-    ("value", "is_minimum", "verdict"),
-    [(3.0, True, "PASS"), (1.0, True, "FAIL"), (1.0, False, "PASS"), (3.0, False, "FAIL")],
-)
-def test_the_table_says_what_was_found(value: float, is_minimum: bool, verdict: str) -> None:
-    text = table.text([section_of(value, 2.0, is_minimum)])
-    assert "A section (us: median, p10-p90)" in text
-    assert "2 (1-3)" in text
-    assert "1000" in text
-    assert f"{verdict} a ratio: {value:.2f} (target {'>=' if is_minimum else '<='} 2)" in text
-
-
-def test_json_has_the_numbers_of_the_table() -> None:
-    found = json.loads(json.dumps(section_of(3.0, 2.0, True).as_json()))
-    assert found["rows"][0]["values"]["a"] == pytest.approx({"median": 2, "low": 1, "high": 3})
-    assert found["targets"][0]["is_met"] is True
-
-
-def test_the_picture_is_small_enough_for_a_readme(tmp_path: Path) -> None:
-    samples = {REFERENCE: Sample(2e-4, 1e-4, 3e-4), BEST_NAME: Sample(1e-4, 1e-4, 2e-4)}
-    rows = [results.Row(name, samples) for name in stepping.PAYLOADS.values()]
-    waiting = results.Section("waiting", "Waiting", rows, [])
-    draw([waiting, section_of(1.0, 1.0, True)], tmp_path / "bars.png")
-    content = (tmp_path / "bars.png").read_bytes()
-    assert content.startswith(b"\x89PNG")
-    assert 5_000 < len(content) < MAX_BYTES
-    with pytest.raises(ValueError, match="waiting and pipelined"):
-        draw([section_of(1.0, 1.0, True)], tmp_path / "none.png")
-
-
-def test_no_label_of_the_picture_overlaps_another_or_leaves_it() -> None:
-    names = [REFERENCE, steppers.BARE_GRPCIO, *map(our_name, TRANSPORTS), BARE_CPP, PLAIN_TCP]
-    samples = {name: Sample(*[0.0987654 / (1 + i)] * 3) for i, name in enumerate(names)}
-    rows = [results.Row(name, samples) for name in stepping.PAYLOADS.values()]
-    drawn = figure([results.Section(name, name, rows, []) for name in ("waiting", "pipelined")])
-    drawn.canvas.draw()
-    boxes = [
-        (text.get_text(), text.get_window_extent())
-        for text in drawn.findobj(Text)
-        if isinstance(text, Text) and text.get_text() and text.get_visible()
-    ]
-    assert {"98,765", REFERENCE, BEST_NAME, "uint8 1080x1920x3"} <= {text for text, _ in boxes}
-    assert not any("this" in text for text, _ in boxes)
-    for (one, box), (other, other_box) in itertools.combinations(boxes, 2):
-        assert not box.overlaps(other_box), f"{one} overlaps {other}"
-    for text, box in boxes:
-        assert drawn.bbox.containsx(box.x0), text
-        assert drawn.bbox.containsx(box.x1), text
 
 
 def test_the_command_prints_one_section(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ No bound on rates: these tests run beside others. The full run is `python -m tes
 from __future__ import annotations
 
 import itertools
-import time
 from pathlib import Path
 
 import numpy as np
@@ -40,15 +39,6 @@ def test_a_fake_answers_as_the_server_did(payload: str) -> None:
         with RemoteVectorEnv(server.address, 3) as vector:
             vector.reset()
             assert vector.step(np.ones(3, np.int32))[1].tolist() == [1.0] * 3
-
-
-def test_a_fake_waits_before_it_answers() -> None:
-    with fake(SCALAR) as server, BatchedEnvironment(server.address, 2) as envs:
-        envs.reset()
-        server.answer_after(0.2)
-        begin = time.monotonic()
-        assert envs.step(actions(2)).mid().all()
-        assert time.monotonic() - begin >= 0.2
 
 
 def test_the_default_of_max_connections_refuses_the_257th_environment() -> None:
