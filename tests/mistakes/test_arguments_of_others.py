@@ -148,6 +148,9 @@ MISTAKES: list[M] = [
     M(lambda _: restart(max_backoff=math.inf), "max_backoff of a Restart", "got inf",
       "finite and more than 0"),
     M(lambda _: rpc.Limits(strings="1"), "strings of Limits", "got '1'", INT),
+    M(lambda _: rpc.Limits(strings=True), "strings of Limits", "got True", INT),
+    M(lambda _: rpc.Limits(message_bytes=1 << 31), "message_bytes", "2147483648",
+      "at most 2147483647 bytes"),
     # vectors and other libraries
     M(lambda _: VectorEnv(never, autoreset_mode="sometimes"), "autoreset_mode", "got 'sometimes'",
       "AutoresetMode.SAME_STEP ('SameStep')"),

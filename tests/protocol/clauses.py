@@ -88,7 +88,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("overview", "Tensors"): [
         ("a tensor is an array of one data type", f"{TENSORS}::test_an_array_and_its_message"),
         ("no dimensions are a scalar", f"{TENSORS}::test_a_scalar_and_its_message"),
-        ("there may be many dimensions", f"{TENSORS}::test_any_shape_is_honoured_or_refused"),
+        ("there may be many dimensions", f"{TENSORS}::test_the_elements_settle_the_shape"),
         ("rows have the same length", "tensors/test_casting::test_what_is_no_array_is_refused"),
         ("elements travel in row-major order",
          f"{TENSORS}::test_elements_travel_row_major_from_every_layout"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -26,7 +25,7 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.step_codec import StepCodec
 from dm_env_rpc_client.protocol.step_layout import StepAnswer, UnreadStep
 from tests.tensors import strategies
-from tests.tensors.strategies import counts, mutated, same_bits, varint
+from tests.tensors.strategies import same_bits, varint
 from tests.transports.client_call import feed, framing
 from tests.transports.frames import data, greeting, grpc_message
 
@@ -248,47 +247,6 @@ def test_errors_and_other_answers_are_not_steps() -> None:
             codec.decode(broken)
 
 
-@counts(100_000)
-def test_mutated_answers_are_read_as_protobuf_reads_them(count: int) -> None:
-    values = {
-        1: np.array([[1, 2], [3, 4]], np.float32),
-        2: np.array([True, False]),
-        3: np.int64(-7),
-        4: np.arange(5, dtype=np.uint8),
-        300: "text",
-        5: np.int32(3),
-    }
-    # All scalars that are stored as in memory, an array between them, and what needs a check.
-    fixed = {
-        1: np.float32(0.5),
-        2: np.float64(-2.25),
-        3: np.arange(3, dtype=np.float32),
-        4: np.uint8(200),
-        5: np.int8(-100),
-        6: np.bool_(True),
-    }
-    cases = [values, {uid: values[uid] for uid in (2, 5)}, fixed]
-    messages = [response(case) for case in cases]
-    codecs = [codec_of(case) for case in cases]
-    rng = random.Random(6)
-    short = 0
-    for _ in range(count):
-        which = rng.randrange(len(cases))
-        message = mutated(messages[which], rng)
-        codec = codecs[which]
-
-        def decode(codec: StepCodec = codec, message: bytes = message) -> StepAnswer:
-            nonlocal short
-            answer = codec.decode(message)
-            short += isinstance(answer, StepAnswer | UnreadStep)
-            return codec.interpret(answer)
-
-        expected = outcome(lambda codec=codec, message=message: through_protobuf(codec, message))
-        assert outcome(decode) == expected, message
-    print(f"{count} mutated answers, {short} of them read the short way")
-    assert short > count / 20
-
-
 # Actions.
 
 
@@ -312,12 +270,8 @@ def test_integers_that_come_again_are_checked_as_the_first(dtype: str) -> None:
         for value in (3.5, "3", np.timedelta64(3, "ns"), 11, -1, [3], None):
             with pytest.raises(SpecError, match=r"a\.b"):
                 codec.encode({"a.b": value})
-
-
-def test_what_a_bool_may_be_does_not_depend_on_what_came_before() -> None:
-    fresh, used = discrete(), discrete()
-    used.encode({"a.b": 1})
-    assert sent(fresh, {"a.b": True}) == sent(used, {"a.b": True}) == {"a.b": 1}
+    # What a bool may be does not depend on what came before.
+    assert sent(discrete(dtype), {"a.b": True}) == sent(codec, {"a.b": True}) == {"a.b": 1}
 
 
 def test_many_different_integers_are_sent_right_and_take_bounded_memory() -> None:
@@ -328,13 +282,6 @@ def test_many_different_integers_are_sent_right_and_take_bounded_memory() -> Non
     assert len(writer.__self__._known) <= 1024  # type: ignore[attr-defined]
 
 
-def test_actions_are_flat_or_nested_and_named() -> None:
-    codec = discrete()
-    assert sent(codec, {"a": {"b": 4}}) == sent(codec, {"a.b": 4})
-    with pytest.raises(SpecError, match=r"unknown action 'a\.c'"):
-        codec.encode({"a": {"c": 4}})
-
-
 def test_an_array_may_have_any_layout() -> None:
     plain = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     codec = codec_of({3: plain})
@@ -342,16 +289,6 @@ def test_an_array_may_have_any_layout() -> None:
         request = codec.encode({"n3": layout(plain)}).message
         packed = EnvironmentRequest.FromString(request).step.actions[3]
         assert packed == pack_tensor(plain)
-
-
-def test_a_variable_shape_is_sent_and_read() -> None:
-    codec = codec_of({3: np.zeros(1, np.int64)}, {3: (-1, 2)})
-    value = np.arange(8).reshape(4, 2)
-    request = EnvironmentRequest.FromString(codec.encode({"n3": value}).message).step
-    assert request.actions[3] == pack_tensor(value)
-    answer = codec.decode(response({3: value}))
-    assert isinstance(answer, StepAnswer)
-    assert same_bits(answer.observations["n3"], value)
 
 
 def test_actions_too_large_for_a_message_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import any_pb2
 
 from dm_env_rpc_client import SpecError
-from dm_env_rpc_client.protocol.timesteps import DISCOUNT, REWARD, default_discount, stack
+from dm_env_rpc_client.protocol.timesteps import stack
 
 FIRST, MID, LAST = dm_env.StepType
 
@@ -19,16 +19,6 @@ def step(
     observation: Any, reward: Any = 1.0, discount: Any = 1.0, kind: Any = MID
 ) -> dm_env.TimeStep:
     return dm_env.TimeStep(kind, reward, discount, observation)
-
-
-def test_the_names_of_the_routed_observations() -> None:
-    assert (REWARD, DISCOUNT) == ("reward", "discount")
-
-
-def test_the_discount_is_0_after_a_true_end_only() -> None:
-    assert [default_discount(kind, terminated=False) for kind in dm_env.StepType] == [1.0] * 3
-    assert [default_discount(kind, terminated=True) for kind in (FIRST, MID)] == [1.0] * 2
-    assert default_discount(LAST, terminated=True) == 0.0
 
 
 def test_time_is_the_first_axis() -> None:
