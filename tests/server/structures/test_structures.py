@@ -1,60 +1,139 @@
-"""What environments in other projects have, and a server takes: names, structures, discounts."""
+"""Names and structures of environments, in their own order, however they travel.
+
+Agents flatten `observation.values()`: in another order, each feature is another one. The table of
+`tests/travelling` has more, by every way but those that are here.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
 from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, SpecError, dm_env_rpc_pb2, make
+from dm_env_rpc_client.bridges import gym_socket
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.tensors.specs import (
     dm_env_spec_to_tensor_spec,
     tensor_spec_to_dm_env_spec,
 )
 from tests.environment.foreign.reference import reference_connection
-from tests.server.structures.hosted import Structured, array, filled
-from tests.server.structures.test_order import SERVERS
+from tests.server.structures.hosted import Structured, array
 
-
-class Arms(NamedTuple):
-    """A named tuple, whose fields are not in the order of the alphabet."""
-
-    right: Any
-    left: Any
-
-
-class Seen(NamedTuple):
-    """The same, with another inside."""
-
-    torso: Any
-    arms: Any
-
-
-@dataclasses.dataclass
-class Body:
-    """A dataclass."""
-
-    torso: Any
-    arms: Any
-
-
-NESTED = {"torso": array(), "arms": {"right": array(), "left": array()}}
-VALUES = {"torso": 1.0, "arms": {"right": 2.0, "left": 3.0}}
-
-BY_NAME: dict[str, Any] = {
-    "a named tuple": Seen(1.0, Arms(2.0, 3.0)),
-    "a named tuple in another order": {"arms": Arms(left=3.0, right=2.0), "torso": 1.0},
-    "a mapping in a named tuple": Seen(1.0, {"left": 3.0, "right": 2.0}),
-    "a dataclass": Body(1.0, Arms(2.0, 3.0)),
+OBSERVATIONS = {
+    "torso": array(2),
+    "eyes": {"right": array(), "left": array(3)},
+    "arms": (array(1), {"z": array(2), "a": array()}),
+    "WORLD.RGB": array(2),
+    "health": array(),
+    "WORLD.DEPTH": array(1),
 }
+NAMES = [
+    "torso", "eyes.right", "eyes.left", "arms.0", "arms.1.z", "arms.1.a", "WORLD.RGB", "health",
+    "WORLD.DEPTH",
+]  # fmt: skip
+ACTIONS = {"turn": array(), "move": {"up": array(), "down": array(2)}, "act": array(1)}
+ACTION_NAMES = ["turn", "move.up", "move.down", "act"]
+
+ACTION = {"act": [4.0], "move": {"down": [3.0, 3.0], "up": 2.0}, "turn": 1.0}
+
+
+def structured(**settings: Any) -> Structured:
+    return Structured(OBSERVATIONS, ACTIONS)
+
+
+def flat_keys(structure: Any) -> list[str]:
+    """The flat names of a nested mapping in its own order."""
+    found = []
+    for key, part in structure.items():
+        inner = flat_keys(part) if isinstance(part, dict) else None
+        found += [key] if inner is None else [f"{key}.{name}" for name in inner]
+    return found
+
+
+# The levels of a name are in the order of the first name that has them.
+NESTED_NAMES = [
+    "torso", "eyes.right", "eyes.left", "arms.0", "arms.1.z", "arms.1.a", "WORLD.RGB",
+    "WORLD.DEPTH", "health",
+]  # fmt: skip
+
+
+@contextlib.contextmanager
+def own_server(environment: Callable[..., Any]) -> Iterator[str]:
+    with serve(environment) as server:
+        yield server.address
+
+
+@contextlib.contextmanager
+def one_file_server(environment: Callable[..., Any]) -> Iterator[str]:
+    with dm_env_rpc_server.serve(environment, "localhost:0") as server:
+        yield server.address
+
+
+SERVERS = {"own": own_server, "one file": one_file_server}
+
+
+@pytest.fixture(params=SERVERS)
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    with SERVERS[request.param](structured) as running:
+        yield running
+
+
+def check_values(observation: Any) -> None:
+    """The leaves are 0, 1, 2, ... in the order of the environment's spec."""
+    flat = {}
+    for name in NAMES:
+        value = observation
+        for level in name.split("."):
+            value = value[level]
+        flat[name] = float(np.ravel(value)[0])
+    assert flat == {name: float(place) for place, name in enumerate(NAMES)}
+
+
+def test_flat_names(address: str) -> None:
+    with make(address, nested_tensors=False) as env:
+        assert list(env.observation_spec()) == NAMES
+        assert list(env.action_spec()) == ACTION_NAMES
+        assert list(env.reset().observation) == NAMES
+
+
+def test_the_reference_implementation_s_client(address: str) -> None:
+    with reference_connection(address) as connection:
+        env, _ = reference_adaptor.create_and_join_world(connection, {}, {})
+        assert flat_keys(env.observation_spec()) == NESTED_NAMES
+        timesteps = [env.reset(), env.step(ACTION)]
+        assert [flat_keys(timestep.observation) for timestep in timesteps] == [NESTED_NAMES] * 2
+        check_values(timesteps[0].observation)
+        env.close()
+
+
+def test_a_type_of_mapping_stays_what_it_is() -> None:
+    spec = collections.OrderedDict(b=array(), a=array())
+    made = Structured(OBSERVATIONS, spec)
+    with serve(made) as server, make(server.address) as env:
+        env.reset()
+        env.step({"a": 1.0, "b": 2.0})
+    (action,) = made.actions
+    assert type(action) is collections.OrderedDict
+    assert list(action.items()) == [("b", 2.0), ("a", 1.0)]
+
+
+def test_gym_socket() -> None:
+    spec = {"b": array(), "a": {"d": array(), "c": array()}}
+    own = {"It": lambda: Structured(spec, specs.DiscreteArray(2))}
+    with (
+        gym_socket.serve(own, "localhost:0") as server,
+        gym_socket.GymSocketEnvironment(server.address, "It") as env,
+    ):
+        b, (d, c) = env.reset().observation
+        assert [float(np.ravel(each)[0]) for each in (b, d, c)] == [0.0, 1.0, 2.0]
 
 
 @pytest.fixture(params=SERVERS)
@@ -66,84 +145,6 @@ def server(request: pytest.FixtureRequest) -> Callable[..., Any]:
 def playing(server: Any, environment: Any, **settings: Any) -> Iterator[Any]:
     with server(lambda: environment) as address, make(address, settings) as env:
         yield env
-
-
-@pytest.mark.parametrize("value", BY_NAME)
-def test_values_with_the_names_of_a_mapping(server: Any, value: str) -> None:
-    made = Structured(NESTED, observe=lambda step: BY_NAME[value])
-    with playing(server, made) as env:
-        assert env.reset().observation == VALUES
-        assert env.step({}).observation == VALUES
-
-
-@pytest.mark.parametrize("value", [VALUES, *BY_NAME.values()])
-@pytest.mark.parametrize(
-    "spec", [Seen(array(), Arms(array(), array())), Body(array(), Arms(array(), array()))]
-)
-def test_values_with_the_names_of_a_named_tuple(server: Any, spec: Any, value: Any) -> None:
-    made = Structured(spec, spec, observe=lambda step: value)
-    with playing(server, made) as env:
-        assert list(env.observation_spec()) == ["torso", "arms"]
-        assert env.reset().observation == VALUES
-        env.step(VALUES)
-    (action,) = made.actions
-    assert type(action) is type(spec)
-    assert type(action.arms) is Arms
-    assert (action.torso, action.arms) == (1.0, Arms(2.0, 3.0))
-
-
-def test_named_tuples_in_rows_of_a_batch() -> None:
-    def make_one() -> Structured:
-        return Structured(
-            Seen(array(), Arms(array(), array())),
-            Arms(array(), array()),
-            observe=lambda step: BY_NAME["a named tuple"],
-        )
-
-    with serve(make_one) as server, BatchedEnvironment(server.address, 2) as env:
-        for timestep in (env.reset(), env.step({"right": np.zeros(2), "left": np.ones(2)})):
-            observation = timestep.observation
-            assert list(observation) == ["torso", "arms"]
-            np.testing.assert_array_equal(observation["arms"]["left"], [3.0, 3.0])
-
-
-PARTS: dict[str, tuple[Any, str, str]] = {
-    "a key too many": (
-        {**VALUES, "head": 1.0}, "'head'", "'torso', 'arms'",
-    ),
-    "a key too few": ({"torso": 1.0}, "'arms'", "'torso', 'arms'"),
-    "another key": ({"torso": 1.0, "legs": VALUES["arms"]}, "'legs'", "'torso', 'arms'"),
-    "a key too many below": (
-        {"torso": 1.0, "arms": {"right": 1.0, "left": 1.0, "third": 1.0}}, "'third'",
-        "'right', 'left'",
-    ),
-    "an array in place of a mapping": ({"torso": 1.0, "arms": np.ones(2)}, "arms", "'left'"),
-    "a tuple in place of a mapping": ({"torso": 1.0, "arms": (1.0, 2.0)}, "arms", "'left'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("value", PARTS)
-def test_a_value_with_other_parts_is_named(server: Any, value: str) -> None:
-    given, found, expected = PARTS[value]
-    made = Structured(NESTED, observe=lambda step: given if step else VALUES)
-    with playing(server, made) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError) as caught:
-            env.step({})
-    text = str(caught.value)
-    assert "INTERNAL" in text
-    for part in ("observation", found, expected):
-        assert part in text, text
-
-
-SHORT = Structured((array(), array()), observe=lambda step: (1.0,) if step else (1.0, 2.0))
-
-
-def test_a_tuple_of_another_length_is_named(server: Any) -> None:
-    with playing(server, SHORT) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError, match=r"the environment.*observation"):
-            env.step({})
 
 
 @pytest.mark.parametrize("key", ["WORLD.RGB", "a.b.c", ".", "a..b"])
@@ -160,15 +161,6 @@ def test_periods_in_a_key_are_levels(server: Any, key: str) -> None:
         env.step(action)
         env.step({key: 7.0})
     assert made.actions == [{key: 7.0}] * 2
-
-
-def test_an_empty_name(server: Any) -> None:
-    spec = {"": array(), "observation": array(), "a": {"": array()}}
-    made = Structured(spec, {"": array(), "action": array()})
-    with playing(server, made) as env:
-        assert env.reset().observation == {"": 0.0, "observation": 1.0, "a": {"": 2.0}}
-        env.step({"": 1.0, "action": 2.0})
-    assert made.actions == [{"": 1.0, "action": 2.0}]
 
 
 REFUSED: dict[str, tuple[Structured, tuple[str, ...]]] = {
@@ -210,32 +202,22 @@ REFUSED: dict[str, tuple[Structured, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_names_that_cannot_be_told_apart_are_refused(server: Any, name: str) -> None:
-    environment, parts = REFUSED[name]
-    with server(lambda: environment) as address, pytest.raises(DmEnvRpcError) as caught:
-        make(address)
-    for part in parts:
-        assert part in str(caught.value)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_an_instance_with_such_names_is_refused_at_once(name: str) -> None:
-    environment, parts = REFUSED[name]
-    with pytest.raises(SpecError) as caught:
+def opened(place: str, environment: Structured) -> None:
+    if place == "instance":
         serve(environment)
+    with SERVERS[place](lambda: environment) as address:
+        make(address)
+
+
+@pytest.mark.parametrize("place", [*SERVERS, "instance"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_names_that_cannot_be_told_apart_are_refused(place: str, name: str) -> None:
+    """An instance is refused at once."""
+    environment, parts = REFUSED[name]
+    with pytest.raises(SpecError if place == "instance" else DmEnvRpcError) as caught:
+        opened(place, environment)
     for part in parts:
         assert part in str(caught.value)
-
-
-@pytest.mark.parametrize("key", ["step_type", "row_errors", "row_errors.x"])
-def test_names_of_a_batch_are_refused_in_its_rows(key: str) -> None:
-    spec: Any = {key: array(), "x": array()}
-    with serve(lambda: Structured(spec)) as server:
-        with make(server.address) as env:  # Alone there is nothing to confuse it with.
-            assert list(env.reset().observation) == [key.partition(".")[0], "x"]
-        with pytest.raises(DmEnvRpcError, match="reserved for batches; rename it"):
-            make(server.address, {"num_envs": 2})
 
 
 def test_an_action_of_the_name_of_the_mask_is_no_mask() -> None:
@@ -251,42 +233,6 @@ def test_an_action_of_the_name_of_the_mask_is_no_mask() -> None:
             env.reset()
             action = {"step_mask": np.array([True, False]), "x": np.zeros(2)}
             np.testing.assert_array_equal(env.step(action).observation["y"], [100.0, 100.0])
-
-
-@pytest.mark.parametrize("discount", [0.0, 0.5, np.float32(0), np.zeros(()), None, float("nan")])
-def test_a_first_step_has_any_discount(server: Any, discount: Any) -> None:
-    def first(observation: Any) -> dm_env.TimeStep:
-        return dm_env.TimeStep(dm_env.StepType.FIRST, 0.0, discount, observation)
-
-    with playing(server, Structured(array(), first=first)) as env:
-        timestep = env.reset()
-        assert timestep.first()
-        assert timestep.discount is None
-        assert timestep.reward is None
-        assert env.step({}).discount == 1.0
-
-
-def test_a_first_step_of_a_row_has_any_discount() -> None:
-    def first(observation: Any) -> dm_env.TimeStep:
-        return dm_env.TimeStep(dm_env.StepType.FIRST, 0.0, 0.0, observation)
-
-    with (
-        serve(lambda: Structured(array(), first=first)) as server,
-        BatchedEnvironment(server.address, 2) as env,
-    ):
-        assert env.reset().discount.tolist() == [1.0, 1.0]
-        assert env.step({}).discount.tolist() == [1.0, 1.0]
-
-
-def test_the_discount_of_another_step_is_still_checked(server: Any) -> None:
-    class Discounted(Structured):
-        def step(self, action: Any) -> dm_env.TimeStep:
-            return dm_env.transition(0.0, filled(array()), 0.5)
-
-    with playing(server, Discounted(array())) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError, match="discount_spec"):
-            env.step({})
 
 
 BOUNDED: dict[str, specs.BoundedArray] = {

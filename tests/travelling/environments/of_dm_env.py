@@ -228,6 +228,7 @@ HABITS: dict[str, Habit] = {
     "LAST without a discount": _script(*_SCRIPT[:3], (LAST, 3.0, None)),
     "MID without a reward": _script(_SCRIPT[0], (MID, None, 1.0), *_SCRIPT[2:]),
     "truncated": _script(*_SCRIPT[:3], (LAST, 3.0, 1.0)),
+    "begins in the middle": _script((MID, 2.0, 1.0), *_SCRIPT[1:]),
     "type 7": _wrong([_SCRIPT[0], (7, 1.0, 1.0), *_SCRIPT[2:]], 1,
                      "step of Timed returned a TimeStep of the type 7"),
     "FIRST in the middle": _wrong([_SCRIPT[0], _SCRIPT[0], *_SCRIPT[2:]], 1,
