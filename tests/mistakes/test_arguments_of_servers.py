@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-import dm_env_rpc_client
 from dm_env_rpc_client import server
 from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from dm_env_rpc_client.server import Catch
 from tests.mistakes.mistake import FLAG, FOR_ALL, FROM_0, INT, KEYS, LISTEN, SECONDS, M
 
 # Also what type checkers refuse.
-rpc: Any = dm_env_rpc_client
 serve: Any = server.serve
 process: Any = from_process
 python: Any = from_python

@@ -1,11 +1,13 @@
-"""What methods of environments return by mistake: what clients get, the server keeps and logs."""
+"""What methods of environments return by mistake: what clients get, the server keeps and logs.
+
+Each of it in a single environment and in the rows of a batch. More values, by every way of
+travelling, are in the table of `tests/travelling`.
+"""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import dm_env
@@ -19,9 +21,6 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DmEnvRpcError,
     EnvironmentsFailedError,
-    connect,
-    create_world,
-    join_world,
 )
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.bridges import gym_socket
@@ -43,7 +42,67 @@ from tests.mistakes.wrong_environments import (
     returning,
     serve,
 )
+from tests.server.structures.hosted import Structured, array
 from tests.support.scripted import settles
+
+
+class Pair(ParallelEnv):
+    """Two agents, for PettingZoo."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "pair_v0"}
+    render_mode = None
+    possible_agents: ClassVar[list[str]] = ["a", "b"]
+    agents: ClassVar[list[str]] = ["a", "b"]
+    observation_spaces: ClassVar[dict[str, Any]] = {
+        "a": spaces.Discrete(2),
+        "b": spaces.Discrete(2),
+    }
+    action_spaces = observation_spaces
+
+    def observation_space(self, agent: str) -> Any:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Any:
+        return self.action_spaces[agent]
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        return {"a": 0, "b": 0}, {}
+
+    def step(self, actions: Any) -> Any:
+        return {"a": 0, "b": 0}, {}, {}, {}, {}
+
+
+def play_pair(address: str) -> None:
+    with contextlib.closing(RemoteParallelEnv(address)) as env:
+        env.reset()
+        env.step({"a": 0, "b": 0})
+
+
+class Rows(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Two rows, for Gymnasium."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}  # noqa: RUF012
+    num_envs = 2
+    single_action_space = spaces.Discrete(3)
+    single_observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((2, 2), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        return np.zeros((2, 2), np.float32), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {}
+
+
+NOTHING: Any = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {}
+"""The rewards, flags and infos of two rows."""
+
+
+DICT = {"a": 0, "b": 0}
+
+
+ALONE_AND_IN_ROWS = ((play, DmEnvRpcError), (play_rows, EnvironmentsFailedError))
+ALONE, IN_ROWS = ALONE_AND_IN_ROWS[:1], ALONE_AND_IN_ROWS[1:]
+AGENTS = ((play_pair, DmEnvRpcError),)
 
 
 class Wrong(NamedTuple):
@@ -53,6 +112,7 @@ class Wrong(NamedTuple):
     where: str
     given: str
     advice: str
+    played: Sequence[tuple[Callable[[str], None], type[Exception]]] = ALONE_AND_IN_ROWS
 
 
 def dm(method: str, value: Any, given: str, advice: str) -> Wrong:
@@ -63,7 +123,56 @@ def gym(method: str, value: Any, given: str, advice: str) -> Wrong:
     return Wrong(returning(CountdownEnv, method, value), f"{method} of CountdownEnv", given, advice)
 
 
-RETURNS: dict[str, Wrong] = {
+def race(value: Any) -> type[Race]:
+    """A game of one player, with a TimeStep that is none."""
+    return type("Race", (Race,), {"min_players": 1, "timestep": lambda *_: value})
+
+
+STEPS: dict[str, tuple[dm_env.TimeStep, str, str]] = {
+    "a reward that is a text": (
+        dm_env.transition("1", OBSERVATION), "observation 'reward'",
+        "expected float64, got strings",
+    ),
+    "a reward of another shape": (
+        dm_env.transition(np.ones(1), OBSERVATION), "observation 'reward'",
+        "has shape [1]; expected []",
+    ),
+    "a complex reward": (
+        dm_env.transition(1j, OBSERVATION), "observation 'reward'",
+        "1j is of type complex",
+    ),
+    "a discount that is not sent": (
+        dm_env.transition(0.0, OBSERVATION, 0.5), "discount is 0.5 in a MID step",
+        "to send it, override discount_spec()",
+    ),
+    "no observation": (
+        dm_env.transition(0.0, None), "the observation is a NoneType",
+        "its spec has the keys 'counter'",
+    ),
+    "an observation too many": (
+        dm_env.transition(0.0, {**OBSERVATION, "head": 1}),
+        "has 'head', which the spec does not have", "the spec has 'counter'",
+    ),
+    "another observation": (
+        dm_env.transition(0.0, {"heard": 1}), "lacks 'counter' and has 'heard'",
+        "the spec has 'counter'",
+    ),
+    "an observation of another shape": (
+        dm_env.transition(0.0, {"counter": (1, 2)}), "observation 'counter'",
+        "has shape [2]; expected []",
+    ),
+    "an observation that is a text": (
+        dm_env.transition(0.0, {"counter": "7"}), "observation 'counter'",
+        "expected int64, got strings",
+    ),
+    "several types": (
+        dm_env.TimeStep(np.array([1, 1]), 0.0, 1.0, OBSERVATION), "the type array([1, 1])",
+        "expected dm_env.StepType.FIRST",
+    ),
+}  # fmt: skip
+"""TimeSteps in the middle of a sequence, and what is said of them."""
+
+WRONG: dict[str, Wrong] = {
     "step: None": dm("step", None, "returned None", TRANSITION),
     "step: a dict": dm("step", OBSERVATION, "a dict with the key 'counter'", TRANSITION),
     "step: an array": dm("step", ARRAY, "an array float32 [2]", TRANSITION),
@@ -101,34 +210,27 @@ RETURNS: dict[str, Wrong] = {
         ),
         "step of CountdownEnv", "expected 5, got 4", FIVE,
     ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", RETURNS)
-def test_what_a_method_returns(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    factory, texts = RETURNS[name][0], RETURNS[name][1:]
-    with serve(factory) as server:
-        Mistake(play, *texts, DmEnvRpcError).check(server.address)
-        (kept,) = server.errors
-    assert all(text in str(kept) for text in texts), kept
-    (logged,) = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert logged.exc_info is not None
-    assert logged.exc_info[1] is kept
-
-
-@pytest.mark.parametrize("name", RETURNS)
-def test_what_a_method_returns_in_rows(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    factory, texts = RETURNS[name][0], RETURNS[name][1:]
-    with serve(factory) as server:
-        Mistake(play_rows, *texts, EnvironmentsFailedError).check(server.address)
-        assert server.stats().requests["create_world"] == 1  # It was a batch.
-    failures = [str(each.exc_info[1]) for each in caplog.records if each.exc_info]
-    assert len(failures) == 2
-    assert all(text in failure for failure in failures for text in texts)
-
-
-# What is wrong when a world is created; or earlier, see below.
-CREATIONS: dict[str, Wrong] = {
+    "reset: a LAST TimeStep": dm(
+        "reset", dm_env.termination(0.0, OBSERVATION), "a LAST TimeStep", "return dm_env.restart("
+    ),
+    **{
+        name: Wrong(returning(Countdown, "step", step), "", given, advice)
+        for name, (step, given, advice) in STEPS.items()
+    },
+    "a tuple of another length": Wrong(
+        lambda: Structured(
+            (array(), array()), {"go": array()}, observe=lambda step: (1.0, 2.0)[step:]
+        ),
+        "", "the observation is a tuple of 1", "its spec is a tuple of 2",
+    ),
+    "an array in place of a mapping": Wrong(
+        lambda: Structured(
+            {"arms": {"right": array(), "left": array()}}, {"go": array()},
+            observe=lambda step: {"arms": np.ones(2) if step else {"right": 1.0, "left": 2.0}},
+        ),
+        "observation 'arms'", "is a ndarray", "its spec has the keys 'right', 'left'",
+    ),
+    # What is wrong when a world is created.
     "action_spec: a space": dm("action_spec", spaces.Discrete(3), "returned Discrete(3)", INHERIT),
     "action_spec: a Dict": dm(
         "action_spec", spaces.Dict(a=spaces.Discrete(3)), "Dict('a': Discrete(3))", INHERIT
@@ -165,149 +267,78 @@ CREATIONS: dict[str, Wrong] = {
         "the factory returned a Half, which has no action_spec, observation_spec", "",
         "expected a dm_env.Environment",
     ),
+    # Games, agents and vectors.
+    "a game, five values": Wrong(
+        race((OBSERVATION, 0.0, False, False, {})), "timestep of Race",
+        "a tuple of 5 values", GYMNASIUM, ALONE,
+    ),
+    "a game, an observation": Wrong(
+        race(OBSERVATION), "timestep of Race", "a dict with the key 'counter'",
+        TRANSITION, ALONE,
+    ),
+    "a game, type 7": Wrong(
+        race(dm_env.TimeStep(7, None, None, OBSERVATION)), "timestep of Race",
+        "a TimeStep of the type 7", "expected dm_env.StepType.FIRST", ALONE,
+    ),
+    "agents, step: None": Wrong(
+        returning(Pair, "step", None), "step of Pair", "NoneType",
+        "did not return (observations, ", AGENTS,
+    ),
+    "agents, step: four values": Wrong(
+        returning(Pair, "step", (DICT, {}, {}, {})), "step of Pair", "expected 5, got 4",
+        "(observations, rewards, terminations, truncations, infos)", AGENTS,
+    ),
+    "agents, reset: observations": Wrong(
+        returning(Pair, "reset", DICT), "reset of Pair", "a dict with the keys 'a', 'b'",
+        "expected (observations, infos), each a dict by agent, as in PettingZoo", AGENTS,
+    ),
+    "a vector, step: None": Wrong(
+        returning(Rows, "step", None), "step of Rows", "NoneType", FIVE, IN_ROWS
+    ),
+    "a vector, step: four values": Wrong(
+        returning(Rows, "step", (1, 2, 3, 4)), "step of Rows", "expected 5, got 4", OLD, IN_ROWS
+    ),
+    "a vector, reset: a list": Wrong(
+        returning(Rows, "reset", [0.0, 1.0, 2.0]), "reset of Rows", "a list",
+        "expected (observation, info)", IN_ROWS,
+    ),
+    "a vector, three rows": Wrong(
+        returning(Rows, "step", (np.zeros((3, 2)), *NOTHING)), "its own space: 'observation'",
+        "got the shape [3, 2]", "expected 2 rows", IN_ROWS,
+    ),
+    "a vector, one reward": Wrong(
+        returning(Rows, "step", (np.zeros((2, 2)), np.zeros(1), *NOTHING[1:])), "step of Rows",
+        "rewards that are an array float64 [1]", "an array of 2 numbers, one for each row", IN_ROWS,
+    ),
+    "a vector, texts": Wrong(
+        returning(Rows, "step", (np.full((2, 2), "x"), *NOTHING)), "'observation'", "('x')",
+        "expected float32, got strings", IN_ROWS,
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("play", "error"), [(play, DmEnvRpcError), (play_rows, EnvironmentsFailedError)]
+    ("name", "play", "error"), [(name, *each) for name, own in WRONG.items() for each in own.played]
 )
-@pytest.mark.parametrize("name", CREATIONS)
-def test_what_is_created(
+def test_what_an_environment_does_wrong(
     name: str, play: Any, error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL)
-    factory, texts = CREATIONS[name][0], CREATIONS[name][1:]
+    factory, texts = WRONG[name][0], WRONG[name][1:4]
     with serve(factory) as server:
         Mistake(play, *texts, error).check(server.address)
-        assert all(text in str(server.errors[0]) for text in texts)
+        kept = server.errors
+        assert server.stats().errors == len(kept)
+    logged = [each.exc_info[1] for each in caplog.records if each.exc_info]
+    assert logged == kept != []
+    assert all(text in str(each) for text in texts for each in kept)
 
 
-def test_what_a_game_returns(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    for value, given, advice in (
-        ((OBSERVATION, 0.0, False, False, {}), "a tuple of 5 values", GYMNASIUM),
-        (OBSERVATION, "a dict with the key 'counter'", TRANSITION),
-    ):
-        game = type("Race", (Race,), {"min_players": 1, "timestep": lambda *_, v=value: v})
-        mistake = Mistake(play, "timestep of Race", given, advice, DmEnvRpcError)
-        with serve(game) as server:
-            mistake.check(server.address)
-            assert given in str(server.errors[0])
-
-
-class LameRace(Race):
-    """Has a TimeStep for its first player alone."""
-
-    def timestep(self, player: Any) -> Any:
-        return super().timestep(player) if player == 0 else OBSERVATION
-
-
-def test_what_a_game_returns_for_one_player_fails_for_all_at_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    with (
-        serve(LameRace, step_timeout=None) as server,
-        connect(server.address) as one,
-        connect(server.address) as other,
-    ):
-        world = create_world(one)
-        envs = [join_world(connection, world) for connection in (one, other)]
-        with concurrent.futures.ThreadPoolExecutor() as executor:
-            steps = [executor.submit(env.reset) for env in envs]
-            for step in steps:
-                with pytest.raises(DmEnvRpcError, match="timestep of LameRace returned a dict"):
-                    step.result()
-
-
-class Pair(ParallelEnv):
-    """Two agents, for PettingZoo."""
-
-    metadata: ClassVar[dict[str, Any]] = {"name": "pair_v0"}
-    render_mode = None
-    possible_agents: ClassVar[list[str]] = ["a", "b"]
-    agents: ClassVar[list[str]] = ["a", "b"]
-    observation_spaces: ClassVar[dict[str, Any]] = {
-        "a": spaces.Discrete(2),
-        "b": spaces.Discrete(2),
-    }
-    action_spaces = observation_spaces
-
-    def observation_space(self, agent: str) -> Any:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> Any:
-        return self.action_spaces[agent]
-
-    def reset(self, seed: Any = None, options: Any = None) -> Any:
-        return {"a": 0, "b": 0}, {}
-
-    def step(self, actions: Any) -> Any:
-        return {"a": 0, "b": 0}, {}, {}, {}, {}
-
-
-def play_pair(address: str) -> None:
-    with contextlib.closing(RemoteParallelEnv(address)) as env:
-        env.reset()
-        env.step({"a": 0, "b": 0})
-
-
-DICT = {"a": 0, "b": 0}
-PAIRS: dict[str, Wrong] = {
-    "step: None": Wrong(
-        returning(Pair, "step", None), "step of Pair", "NoneType", "did not return (observations, "
-    ),
-    "step: four values": Wrong(
-        returning(Pair, "step", (DICT, {}, {}, {})), "step of Pair", "expected 5, got 4",
-        "(observations, rewards, terminations, truncations, infos)",
-    ),
-    "reset: observations": Wrong(
-        returning(Pair, "reset", DICT), "reset of Pair", "a dict with the keys 'a', 'b'",
-        "expected (observations, infos), each a dict by agent, as in PettingZoo",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_what_is_returned_for_all_agents(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    factory, texts = PAIRS[name][0], PAIRS[name][1:]
-    with serve(factory) as server:
-        Mistake(play_pair, *texts, DmEnvRpcError).check(server.address)
-        assert all(text in str(server.errors[0]) for text in texts)
-
-
-class Rows(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Two rows, for Gymnasium."""
-
-    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}  # noqa: RUF012
-    num_envs = 2
-    single_action_space = spaces.Discrete(3)
-    single_observation_space = spaces.Box(-1, 1, (2,), np.float32)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        return np.zeros((2, 2), np.float32), {}
-
-    def step(self, actions: Any) -> Any:
-        return np.zeros((2, 2), np.float32), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {}
-
-
-@pytest.mark.parametrize(
-    ("method", "value", "given", "advice"),
-    [
-        ("step", None, "NoneType", FIVE),
-        ("step", (1, 2, 3, 4), "expected 5, got 4", OLD),
-        ("reset", [0.0, 1.0, 2.0], "a list", "expected (observation, info)"),
-    ],
-)
-def test_what_a_vector_environment_returns(
-    method: str, value: Any, given: str, advice: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    mistake = Mistake(play_rows, f"{method} of Rows", given, advice, EnvironmentsFailedError)
-    with serve(returning(Rows, method, value)) as server:
-        mistake.check(server.address)
-        assert given in str(server.errors[0])
+@pytest.mark.parametrize("name", ["step: None", "reset: a dict"])
+def test_a_wrong_return_of_an_instance(name: str) -> None:
+    factory, texts = WRONG[name][0], WRONG[name][1:4]
+    with serve(factory()) as server:
+        Mistake(play, *texts, DmEnvRpcError).check(server.address)
+        assert texts[1] in str(server.errors[0])
 
 
 def episode(env: dm_env.Environment) -> None:

@@ -8,15 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import dm_env
-import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs
-from gymnasium import spaces
 
 import dm_env_rpc_client
 from dm_env_rpc_client import (
@@ -25,34 +21,16 @@ from dm_env_rpc_client import (
     dm_env_spec_to_tensor_spec,
     make,
 )
-from dm_env_rpc_client.adaptors.gymnasium import make_remote
-from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, Properties, serve
-from tests.adaptors.pettingzoo.arena import Arena
 from tests.mistakes.mistake import Mistake
+from tests.mistakes.wrong_environments import CountdownEnv
 from tests.server.structures.hosted import Structured, array
 from tests.support.certificates import self_signed
 from tests.support.scripted import answering_socket
-
-
-class Rewarding(gymnasium.Env[Any, Any]):
-    """Returns what it is told to as a reward."""
-
-    observation_space = spaces.Discrete(2)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, reward: Any):
-        self._reward = reward
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        return 0, {}
-
-    def step(self, action: Any) -> Any:
-        return 0, self._reward, False, False, {}
 
 
 @contextlib.contextmanager
@@ -67,61 +45,14 @@ def one_file(make_one: Any) -> Iterator[str]:
         yield server.address
 
 
-def rewarded(server: Any, reward: Any) -> None:
-    with (
-        server(lambda: Rewarding(reward)) as address,
-        contextlib.closing(make_remote(address)) as env,
-    ):
-        env.reset()
-        env.step(1)
-
-
-class Lopsided(Arena):
-    """An arena with a reward of shape (1,)."""
-
-    def step(self, actions: Any) -> Any:
-        observations, rewards, *others = super().step(actions)
-        return (observations, {agent: np.ones(1) for agent in rewards}, *others)
-
-
-def arena() -> None:
-    with serve(Lopsided) as server, contextlib.closing(RemoteParallelEnv(server.address)) as env:
-        env.reset(seed=1)
-        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
-
-
 def specified(server: Any, observation: Any, action: Any = None) -> None:
     with server(lambda: Structured(observation, action)) as address:
         make(address).close()
 
 
 LONG = specs.Array((2,), np.longdouble)
-NAMED = "returned a reward that is not a number"
 
 OF_ENVIRONMENTS: dict[str, Mistake] = {
-    "a reward of shape (1,)": Mistake(
-        lambda: rewarded(own, np.ones(1)), f"step of Rewarding {NAMED}", "an array float64 [1]",
-        "expected a float", DmEnvRpcError,
-    ),
-    "a reward of shape (1,), one file": Mistake(
-        lambda: rewarded(one_file, np.ones((1, 2))), f"step of Rewarding {NAMED}",
-        "an array float64 [1, 2]", "expected a float", DmEnvRpcError,
-    ),
-    "no reward": Mistake(
-        lambda: rewarded(own, None), f"step of Rewarding {NAMED}", "None", "float", DmEnvRpcError,
-    ),
-    "no reward, one file": Mistake(
-        lambda: rewarded(one_file, None), NAMED, "None", "expected a float", DmEnvRpcError,
-    ),
-    "a reward that is text": Mistake(
-        lambda: rewarded(own, "0.5"), NAMED, "a str", "expected a float", DmEnvRpcError,
-    ),
-    "a complex reward": Mistake(
-        lambda: rewarded(own, 1j), NAMED, "a complex", "expected a float", DmEnvRpcError,
-    ),
-    "a reward in PettingZoo": Mistake(
-        arena, f"step of Lopsided {NAMED}", "an array float64 [1]", "expected a float", Exception,
-    ),
     "a dtype that cannot be sent": Mistake(
         lambda: specified(own, {"arm": {"time": LONG}}), "'arm.time'", str(np.dtype(np.longdouble)),
         "", DmEnvRpcError,
@@ -153,25 +84,12 @@ def test_what_an_environment_does_wrong_is_named(name: str) -> None:
     OF_ENVIRONMENTS[name].check()
 
 
-@pytest.mark.parametrize(
-    "reward", [1, np.float32(1), np.array(1.0), True, np.int8(1), np.bool_(True)]
-)
-def test_a_number_of_any_type_is_a_reward(reward: Any) -> None:
-    with (
-        serve(lambda: Rewarding(reward)) as server,
-        contextlib.closing(make_remote(server.address)) as env,
-    ):
-        env.reset()
-        found = env.step(1)[1]
-        assert (type(found), found) == (float, 1.0)
-
-
 # Calls that a server does not allow.
 
 
 def called(name: str, *, sets: bool = False, **options: Any) -> None:
     with (
-        serve(lambda: Rewarding(0.0), **options) as server,
+        serve(CountdownEnv, **options) as server,
         contextlib.closing(RemoteVectorEnv(server.address, 2, num_batches=0)) as envs,
     ):
         if sets:
@@ -195,7 +113,7 @@ CALLS: dict[str, Mistake] = {
     ),
     "a call of what there is not": Mistake(
         lambda: called("masks", callable_names=["masks"]), "'masks'",
-        "Rewarding has no attribute 'masks'", "", AttributeError,
+        "CountdownEnv has no attribute 'masks'", "", AttributeError,
     ),
 }  # fmt: skip
 
@@ -328,18 +246,3 @@ def test_a_process_whose_select_has_no_epoll(without_epoll: None, name: str) -> 
 def test_a_process_without_epoll_can_serve_over_grpc(without_epoll: None) -> None:
     with serve(Catch) as server:
         assert server.address
-
-
-def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    spec = {"a": array(), "b": array()}
-
-    def first(observation: Any) -> dm_env.TimeStep:
-        return dm_env.restart({"a": 1.0, "b": 2.0, "c": 3.0})
-
-    for server in (own, one_file):
-        with (
-            server(lambda: Structured(spec, first=first)) as address,
-            make(address) as env,
-            pytest.raises(DmEnvRpcError, match=r"observation.*'c'.*'a', 'b'|'c'.*\['a', 'b'\]"),
-        ):
-            env.reset()

@@ -9,14 +9,10 @@ import gymnasium
 import pytest
 from gymnasium import spaces
 
-from dm_env_rpc_client import DmEnvRpcError
 from dm_env_rpc_client.server import Race
 from tests.mistakes.mistake import Mistake
 from tests.mistakes.wrong_environments import (
     INHERIT,
-    OBSERVATION,
-    RESTART,
-    TRANSITION,
     Countdown,
     CountdownEnv,
     play,
@@ -125,15 +121,3 @@ def test_classes_that_may_be_environments_after_all_are_served(served: Any) -> N
     with serve(served) as server:
         play(server.address)
         assert server.errors == []
-
-
-def test_a_wrong_return_of_an_instance(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    for method, value, given, advice in (
-        ("step", None, "returned None", TRANSITION),
-        ("reset", OBSERVATION, "a dict with the key 'counter'", RESTART),
-    ):
-        mistake = Mistake(play, f"{method} of Countdown", given, advice, DmEnvRpcError)
-        with serve(returning(Countdown, method, value)()) as server:
-            mistake.check(server.address)
-            assert given in str(server.errors[0])

@@ -176,7 +176,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ],
     ("overview", "Reward and discount"): [
         ("they are the observations reward and discount",
-         f"{SERVER}::test_reward_and_discount_are_observations"),
+         "server/test_discounts::test_what_overrides_is_sent"),
         ("the adaptor puts them where dm_env has them",
          f"{ADAPTOR}::test_observations_equal_those_of_the_local_environment"),
         ("a server need not have them",
@@ -225,7 +225,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ],
     ("reference", "Specs"): [
         ("the answer to JoinWorld has all actions and observations",
-         f"{SERVER}::test_reward_and_discount_are_observations"),
+         "server/test_discounts::test_what_overrides_is_sent"),
         ("they hold until the agent leaves or resets",
          f"{SERVER}::test_a_reset_from_outside_cannot_change_the_specs_of_an_agent"),
         ("a sparse set of observations may be requested",

@@ -29,8 +29,6 @@ SLEEP_SECONDS, HOLD_SECONDS = 0.5, 4.0
 HELD = "DM_ENV_RPC_TESTS_HELD"
 """The variable with the path of a file that HOLD makes when it begins."""
 
-OPENED = "opened"
-
 
 class OwnError(Exception):
     """An exception that cannot be made from its arguments."""
@@ -220,33 +218,3 @@ class Quiet(Where):
 
     def step(self, action: Any) -> dm_env.TimeStep:
         return dm_env.transition(0.0, self._observed())
-
-
-class Threaded(dm_env.Environment):
-    """Observes the thread that steps it; each step computes or sleeps for some time."""
-
-    def __init__(self, seconds: float, sleeps: int):
-        self._seconds = seconds
-        self._sleeps = bool(sleeps)
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return {}
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        return {"thread": specs.Array((), np.int64, "thread")}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observation())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        if self._sleeps:
-            time.sleep(self._seconds)  # It takes time to step.
-        else:
-            # Time of the processor, however many others use it.
-            end = time.thread_time() + self._seconds
-            while time.thread_time() < end:
-                pass
-        return dm_env.transition(0.0, self._observation())
-
-    def _observation(self) -> dict[str, Any]:
-        return {"thread": np.int64(threading.get_ident())}

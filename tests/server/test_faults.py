@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import dm_env
 import gymnasium
 import numpy as np
 import pytest
-from google.rpc import code_pb2
+from google.rpc import code_pb2, status_pb2
 from gymnasium import spaces
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
     DmEnvRpcError,
     EnvironmentsFailedError,
+    ProtocolError,
+    SpecError,
     connect,
     create_world,
     dm_env_rpc_pb2,
@@ -28,11 +30,9 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.server.worlds.world_registry import CLOSE_SECONDS
-from tests.server.faulty import MID, RAISED, RETURNED, Faulty, FaultyEnv
-from tests.support.environments import Echo
+from tests.mistakes.wrong_environments import Countdown, CountdownEnv
+from tests.support.environments import Broken, Echo
 from tests.support.scripted import settles
-
-Transport = Literal["http2", "grpc"]
 
 
 def in_a_step(server: Server, settings: dict[str, Any]) -> None:
@@ -55,75 +55,77 @@ def check_books(server: Server, errors: int, refusals: int = 0) -> None:
     assert len(server.errors) == errors
 
 
-FAULTS = [
-    *((Faulty, fault, at) for fault in RAISED for at in ("step", "reset")),
-    *((Faulty, fault, "step") for fault in MID),
-    *((FaultyEnv, fault, at) for fault in ("SpecError", "a surrogate") for at in ("step", "reset")),
-    *((FaultyEnv, fault, "step") for fault in RETURNED),
-    *((FaultyEnv, fault, "reset") for fault in ("an element too large", "NaN", "another shape")),
+class UnreadableError(Exception):
+    """An error whose text is one itself."""
+
+    def __str__(self) -> str:
+        raise OSError("there is no text")
+
+
+RAISED: list[Callable[[], Exception]] = [
+    lambda: SpecError("not that"),
+    lambda: ProtocolError("not that"),
+    # Of another server, whose client the environment is.
+    lambda: DmEnvRpcError(status_pb2.Status(code=code_pb2.INVALID_ARGUMENT, message="not here")),
+    lambda: ValueError("not that"),
+    lambda: AttributeError("not that"),
+    lambda: OSError("\ud800"),
+    UnreadableError,
+    lambda: RuntimeError("x" * 1_000_000),
 ]
+"""What any method may raise; none of it is a refusal of the client's request."""
 
 
-@pytest.fixture(scope="module")
-def faulty() -> Iterator[Server]:
-    with serve({"Faulty": Faulty, "FaultyEnv": FaultyEnv}) as server:
-        yield server
-
-
-@pytest.mark.parametrize(("kind", "fault", "at"), FAULTS)
+@pytest.mark.parametrize("at", ["step", "reset"])
+@pytest.mark.parametrize("kind", [Countdown, CountdownEnv])
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error()).__name__)
 def test_an_environment_is_at_fault_alone_and_in_rows(
-    faulty: Server, kind: type, fault: str, at: str
+    error: Callable[[], Exception], kind: type, at: str
 ) -> None:
-    settings = {"environment": kind.__name__, "fault": fault, "at": at}
-    before = faulty.stats()
-    with pytest.raises(DmEnvRpcError) as caught:
-        in_a_step(faulty, settings)
-    assert caught.value.code == code_pb2.INTERNAL
-    assert faulty.stats().errors == before.errors + 1
-    with pytest.raises(EnvironmentsFailedError) as failed:
-        in_rows(faulty, settings)
-    assert failed.value.failures.keys() == {0, 1}
-    for error in failed.value.failures.values():
-        assert isinstance(error, DmEnvRpcError)
-        assert error.code == code_pb2.INTERNAL
-        # What is at fault is the same.
-        assert _kind_of(error.message) == _kind_of(caught.value.message)
-    if fault in RAISED:
-        assert _kind_of(caught.value.message) == type(RAISED[fault]()).__name__
-    after = faulty.stats()
-    assert after.errors == before.errors + 3
-    assert after.refusals == before.refusals
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error()
+
+    expected = type(error()).__name__
+    with serve(type("Faulty", (kind,), {at: fail})) as server:
+        with pytest.raises(DmEnvRpcError) as caught:
+            in_a_step(server, {})
+        check_books(server, 1)
+        with pytest.raises(EnvironmentsFailedError) as failed:
+            in_rows(server, {})
+        assert failed.value.failures.keys() == {0, 1}
+        for each in (caught.value, *failed.value.failures.values()):
+            assert isinstance(each, DmEnvRpcError)
+            assert each.code == code_pb2.INTERNAL
+            assert _kind_of(each.message) == expected
+        check_books(server, 3)
 
 
 def _kind_of(message: str) -> str:
     return message.rpartition("request: ")[2].partition(":")[0]
 
 
-@pytest.mark.parametrize("fault", ["SpecError", "a long text", "an error without text"])
 @pytest.mark.parametrize(
-    ("transport", "processes"), [("http2", None), ("grpc", None), ("http2", 2)]
+    "options", [{"transport": "http2"}, {"transport": "grpc"}, {"processes": 2}], ids=str
 )
-def test_rows_that_fail_are_in_the_books_of_every_kind_of_server(
-    processes: int | None, transport: Transport, fault: str
-) -> None:
-    with serve(Faulty, transport=transport, processes=processes) as server:
+def test_rows_that_fail_are_in_the_books_of_every_kind_of_server(options: Any) -> None:
+    with serve(Broken, **options) as server:
         with pytest.raises(EnvironmentsFailedError):
-            in_rows(server, {"fault": fault})
+            in_rows(server, {"at": "step"})
         assert settles(lambda: len(server.errors) == 2)
         check_books(server, 2)
 
 
 def test_errors_of_constructors_and_of_closes_are_in_the_books() -> None:
-    with serve(Faulty) as server:
+    with serve(Broken) as server:
         with pytest.raises(DmEnvRpcError):
-            make(server.address, {"fault": "KeyError", "at": "constructor", "num_envs": 3})
+            make(server.address, {"at": "__init__", "num_envs": 3})
         check_books(server, 1)
-        env = make(server.address, {"fault": "KeyError", "at": "close", "num_envs": 3})
+        env = make(server.address, {"at": "close", "num_envs": 3})
         env.reset()
         env.close()
         # The first is that of the request, the others are reported beside it.
         assert settles(lambda: server.stats().errors == 4)
-        assert len(server.errors) == 4
+        check_books(server, 4)
 
 
 class Graphs(gymnasium.Env[Any, Any]):
@@ -139,40 +141,6 @@ class Graphs(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.uint8), 0.0, False, False, {}
 
 
-class Vectors(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Returns what `fault` names; its actions are sent as JSON."""
-
-    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
-    def __init__(self, fault: str = "") -> None:
-        self.num_envs = 2
-        self.single_action_space = Graphs.action_space
-        self.single_observation_space = Graphs.observation_space
-        self._fault = fault
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        return np.zeros((2, 2), np.uint8), {}
-
-    def step(self, actions: Any) -> Any:
-        rows = 3 if self._fault == "rows" else 2
-        reward = np.zeros(1 if self._fault == "rewards" else 2)
-        value = 300 if self._fault == "values" else 0
-        observation = np.full((rows, 2), value)
-        return observation, reward, np.zeros(2, bool), np.zeros(2, bool), {}
-
-
-@pytest.mark.parametrize("fault", ["rows", "rewards", "values"])
-def test_a_vector_environment_is_at_fault(fault: str) -> None:
-    with serve(Vectors) as server, make(server.address, {"fault": fault}) as e:
-        e.reset()
-        action = e.action_spec()["action"].generate_value()
-        action[:] = _graph()
-        with pytest.raises(DmEnvRpcError) as caught:
-            e.step({"action": action})
-        assert caught.value.code == code_pb2.INTERNAL
-        check_books(server, 1)
-
-
 def _graph() -> str:
     return value_json.encode(Graphs.action_space.sample())
 
@@ -180,12 +148,6 @@ def _graph() -> str:
 def _write(server: Server, key: str, value: Any) -> None:
     with make(server.address) as env:
         PropertiesExtension(env.connection).write(key, value)
-
-
-def _step(server: Server, **request: Any) -> None:
-    with make(server.address) as env:
-        env.reset()
-        env.connection.send(dm_env_rpc_pb2.StepRequest(**request))
 
 
 def _create(server: Server, settings: Any) -> None:
@@ -199,27 +161,15 @@ def _raw_setting(server: Server) -> None:
         connection.send(dm_env_rpc_pb2.CreateWorldRequest(settings=settings))
 
 
-def _reset(server: Server, settings: Any, world: Any = None) -> None:
-    with make(server.address, world or {}) as env:
+def _reset(server: Server, settings: Any) -> None:
+    with make(server.address) as env:
         env.reset(settings)
 
 
-def _act(server: Server, action: Any, **settings: Any) -> None:
-    with make(server.address, settings) as env:
+def _act(server: Server, action: Any) -> None:
+    with make(server.address) as env:
         env.reset()
-        env.step({"action": action})
-
-
-def tensor(value: int) -> dm_env_rpc_pb2.Tensor:
-    found = dm_env_rpc_pb2.Tensor()
-    found.int64s.array.append(value)
-    return found
-
-
-def floats() -> dm_env_rpc_pb2.Tensor:
-    found = dm_env_rpc_pb2.Tensor()
-    found.floats.array.append(0.5)
-    return found
+        env.step(action)
 
 
 def refuse(value: Any) -> None:
@@ -238,51 +188,45 @@ def picky(size: int = 1) -> Echo:
     return Echo()
 
 
-CLIENTS: dict[str, tuple[Any, Callable[[Server], None]]] = {
-    "an action of another dtype": (Echo, lambda server: _step(server, actions={1: floats()})),
-    "an unknown action": (Echo, lambda server: _step(server, actions={9: tensor(1)})),
-    "an action without elements": (
-        Echo, lambda server: _step(server, actions={1: dm_env_rpc_pb2.Tensor()}),
+CLIENTS: dict[str, tuple[Any, Callable[[Server], None], str]] = {
+    "no action": (Echo, lambda server: _act(server, {}), "missing action 'value'"),
+    "an action that is no JSON": (
+        Graphs, lambda server: _act(server, {"action": "{"}), "expected UTF-8 JSON",
     ),
-    "no action": (Echo, _step),
-    "an unknown observation": (
-        Echo, lambda server: _step(server, actions={1: tensor(1)}, requested_observations=[9]),
+    "an unknown setting": (
+        Echo, lambda server: _create(server, {"width": 1}), "known settings: length, seconds",
     ),
-    "an action that is no JSON": (Graphs, lambda server: _act(server, "{")),
-    "an unknown setting": (Echo, lambda server: _create(server, {"width": 1})),
-    "a setting without elements": (Echo, _raw_setting),
+    "a setting without elements": (Echo, _raw_setting, "no payload"),
     "a setting that the factory refuses": (
-        picky, lambda server: _create(server, {"size": 5}),
+        picky, lambda server: _create(server, {"size": 5}), "does not take these settings: not tha",
     ),
-    "a text as num_envs": (Echo, lambda server: _create(server, {"num_envs": "two"})),
-    "no rows": (Echo, lambda server: _create(server, {"num_envs": 0})),
-    "settings of other rows": (
-        Echo, lambda server: _create(server, {"num_envs": 2, "rows.length": [1, 2, 3]}),
+    "a seed that is a fraction": (
+        Graphs, lambda server: _reset(server, {"seed": 0.5}), "setting 'seed'",
     ),
-    "a mask of other rows": (
-        Echo, lambda server: _reset(server, {"reset_mask": [True]}, {"num_envs": 2}),
+    "options that are no JSON": (
+        Graphs, lambda server: _reset(server, {"options": "{"}), "setting 'options'",
     ),
-    "a mask of a vector environment": (
-        Vectors, lambda server: _reset(server, {"reset_mask": [True, False]}),
+    "options that are no object": (
+        Graphs, lambda server: _reset(server, {"options": "[]"}), "setting 'options'",
     ),
-    "a seed that is a fraction": (Graphs, lambda server: _reset(server, {"seed": 0.5})),
-    "options that are no JSON": (Graphs, lambda server: _reset(server, {"options": "{"})),
-    "options that are no object": (Graphs, lambda server: _reset(server, {"options": "[]"})),
-    "a property of another type": (Echo, lambda server: _write(server, "volume", "loud")),
-    "a property that is refused": (Echo, lambda server: _write(server, "volume", 6)),
-    "an unknown property": (Echo, lambda server: _write(server, "colour", 6)),
+    "a property of another type": (
+        Echo, lambda server: _write(server, "volume", "loud"), "dtype string; expected int64",
+    ),
+    "a property that is refused": (
+        Echo, lambda server: _write(server, "volume", 6), "not that",
+    ),
+    "an unknown property": (Echo, lambda server: _write(server, "colour", 6), "'colour'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CLIENTS)
 def test_a_client_is_at_fault(case: str) -> None:
-    served, ask = CLIENTS[case]
+    served, ask, text = CLIENTS[case]
     with serve(served, properties=offered()) as server:
-        with pytest.raises(DmEnvRpcError) as caught:
+        with pytest.raises(DmEnvRpcError, match=text) as caught:
             ask(server)
         assert caught.value.code in (code_pb2.INVALID_ARGUMENT, code_pb2.NOT_FOUND)
-        check_books(server, 0, server.stats().refusals)
-        assert server.stats().refusals > 0
+        check_books(server, 0, 1)
 
 
 def test_the_action_of_one_row_is_refused_and_the_other_row_steps() -> None:

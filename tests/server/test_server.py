@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import dm_env
@@ -131,59 +130,6 @@ def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:
         refused(other, pb.DestroyWorldRequest(world_name=name), text + "which must leave first")
 
 
-class Discounted(Catch):
-    """Catch, with a discount in every step."""
-
-    def __init__(self, discount: Any, spec: specs.Array | None = None):
-        super().__init__(rows=3, columns=1)
-        if spec is not None:
-            self.discount_spec = lambda: spec
-        self._discount = discount
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return super().step(action)._replace(discount=self._discount)
-
-
-OWN_DISCOUNT = specs.Array((), float, "discount")
-
-
-@pytest.mark.parametrize(
-    ("factory", "expected"),
-    [
-        (lambda: Catch(rows=3, columns=1), None),
-        (lambda: Discounted(0.99, OWN_DISCOUNT), [1.0, 0.99, 0.99]),
-    ],
-)
-def test_reward_and_discount_are_observations(
-    factory: Callable[[], dm_env.Environment], expected: list[float] | None
-) -> None:
-    with serve(factory) as server, connect(server.address) as connection:
-        name = create_world(connection, {})
-        joined = connection.send(pb.JoinWorldRequest(world_name=name)).specs
-        names = {spec.name: uid for uid, spec in joined.observations.items()}
-        assert set(names) == {"board", "reward", *(["discount"] if expected else [])}
-        steps = [step(connection, 1, *names.values()) for _ in range(3)]
-        rewards = [unpack_tensor(each.observations[names["reward"]]) for each in steps]
-        assert rewards == [0.0, 0.0, 1.0]
-        if expected:
-            found = [unpack_tensor(each.observations[names["discount"]]) for each in steps]
-            assert found == expected
-
-
-def test_a_discount_that_states_do_not_say_is_never_lost() -> None:
-    def seen(discount: Any) -> Any:
-        factory = functools.partial(Discounted, discount)
-        with serve(factory) as server, make(server.address) as env:
-            env.reset()
-            return env.step({"paddle": 1}).discount
-
-    for discount in (1, np.float32(1), np.array(1.0)):
-        assert seen(discount) == 1.0
-    for discount in (0.99, 0.0, np.nan, [1.0, 0.5]):
-        with pytest.raises(DmEnvRpcError, match=r"INTERNAL.*the environment.s discount is"):
-            seen(discount)
-
-
 def test_only_what_is_requested_is_observed(connection: Connection) -> None:
     join(connection)
     assert not step(connection).observations
@@ -300,11 +246,6 @@ def test_plaintext_is_not_served_to_other_machines_unless_asked_to() -> None:
         port = server.address.rpartition(":")[2]
         with make(f"localhost:{port}") as env:
             assert env.reset().first()
-
-
-def test_an_address_that_is_taken_is_told(catch_server: Server) -> None:
-    with pytest.raises(OSError, match="cannot listen"):
-        serve(Catch, catch_server.address)
 
 
 def test_a_stopped_server_ends_its_streams() -> None:

@@ -13,14 +13,14 @@ from dm_env_rpc_client import DmEnvRpcError, make
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import Server
-from tests.server.faulty import MID, RAISED, Faulty
+from tests.support.environments import Echo
 
 
 def _no_device() -> int:
     raise ValueError("no device")
 
 
-class WithProperty(Faulty):
+class WithProperty(Echo):
     """Has a property whose getter fails."""
 
     properties: dict[str, Any] = {"x": (_no_device, lambda value: None)}  # noqa: RUF012
@@ -28,23 +28,11 @@ class WithProperty(Faulty):
 
 @pytest.fixture
 def server() -> Any:
-    def faulty(fault: str = "", ballast: Any = None) -> WithProperty:
-        return WithProperty(fault)
+    def loaded(ballast: Any = None) -> WithProperty:
+        return WithProperty()
 
-    with Server(faulty) as running:
+    with Server(loaded) as running:
         yield running
-
-
-@pytest.mark.parametrize("fault", [*RAISED, *MID])
-def test_an_environment_is_at_fault(server: Any, fault: str) -> None:
-    with make(server.address, {"fault": fault}) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError) as caught:
-            env.step({"move": 0})
-        assert caught.value.code == code_pb2.INTERNAL
-        assert len(server.errors) == 1
-        # The stream goes on.
-        assert env.reset().first()
 
 
 def test_a_getter_that_fails_is_no_fault_of_its_reader_or_writer(server: Any) -> None:

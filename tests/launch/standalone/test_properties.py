@@ -13,7 +13,7 @@ from google.protobuf import any_pb2, wrappers_pb2
 from dm_env_rpc_client import make
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import Message, Server
-from tests.server.faulty import Faulty
+from tests.support.environments import Echo
 
 _SECONDS = wrappers_pb2.DoubleValue(value=1.5)
 _ANY = any_pb2.Any()
@@ -43,7 +43,7 @@ VALUES: dict[str, tuple[Any, type, Any]] = {
 """What a getter returns, the dtype of its spec, and what a client reads; None for the same."""
 
 
-class _Valued(Faulty):
+class _Valued(Echo):
     properties: dict[str, Any] = {  # noqa: RUF012
         name: lambda value=value: value for name, (value, _, _) in VALUES.items()
     }
@@ -51,10 +51,7 @@ class _Valued(Faulty):
 
 @pytest.fixture(scope="module")
 def properties() -> Iterator[PropertiesExtension]:
-    def valued(fault: str = "", ballast: Any = None) -> _Valued:
-        return _Valued(fault)
-
-    with Server(valued) as server, make(server.address) as env:
+    with Server(_Valued) as server, make(server.address) as env:
         yield PropertiesExtension(env.connection)
 
 

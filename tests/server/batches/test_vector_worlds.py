@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import gymnasium
@@ -10,9 +9,6 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, make
-from dm_env_rpc_client.adaptors.gymnasium import space_json, value_json
-from dm_env_rpc_client.adaptors.gymnasium.vector_description import VECTOR_DESCRIPTION
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import serve
 from tests.server.batches.steps import begun, stepped
@@ -26,43 +22,6 @@ def cart_poles(num_envs: int = 2, mode: str = "NextStep") -> Any:
         vectorization_mode="sync",
         vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode(mode)},
     )
-
-
-@pytest.mark.parametrize(
-    ("factory", "mode", "settings", "seed"),
-    [
-        (cart_poles, "NextStep", {"mode": "NextStep"}, "seed"),
-        (cart_poles, "SameStep", {"mode": "SameStep"}, "seed"),
-        (functools.partial(gymnasium.make, "CartPole-v1"), "NextStep", {}, "rows.seed"),
-    ],
-    ids=["next step", "same step", "rows"],
-)
-def test_batches_are_as_gymnasiums_own_vector_environment(
-    factory: Any, mode: str, settings: dict[str, Any], seed: str
-) -> None:
-    own = cart_poles(4, mode)
-    with playing(factory, {"num_envs": 4, **settings}) as env:
-        expected, _ = own.reset(seed=[5, 6, 7, 8])
-        values = begun(env, {seed: [5, 6, 7, 8]})
-        np.testing.assert_array_equal(values["observation"], expected)
-        random = np.random.default_rng(1)
-        was_last = np.zeros(4, bool)
-        ends = 0
-        for _ in range(200):
-            actions = random.integers(0, 2, 4)
-            expected, reward, terminated, truncated, _ = own.step(actions)
-            values = stepped(env, {"action": actions})
-            np.testing.assert_array_equal(values["observation"], expected)
-            np.testing.assert_array_equal(values["reward"], reward)
-            np.testing.assert_array_equal(values["discount"] == 0, terminated)
-            is_last = values[batches.STEP_TYPE] == 2
-            np.testing.assert_array_equal(is_last, terminated | truncated)
-            if mode == "NextStep":
-                np.testing.assert_array_equal(values[batches.STEP_TYPE] == 0, was_last)
-            was_last = is_last
-            ends += int(is_last.sum())
-        assert ends > 5
-    own.close()
 
 
 def test_a_vector_environment_without_autoreset_takes_a_mask() -> None:
@@ -116,27 +75,6 @@ class Informed(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def render(self) -> Any:
         return np.zeros((2, 4, 4, 3), np.uint8)
-
-
-def test_infos_and_spaces_of_a_vector_environment_are_there_for_who_asks() -> None:
-    with playing(Informed) as env:
-        properties = PropertiesExtension(env.connection)
-        told = properties[VECTOR_DESCRIPTION]
-        description = value_json.decode_description(told, "the description")
-        assert description["num_envs"] == 2
-        assert description["autoreset_mode"] == "NextStep"
-        assert description["metadata"] == {"render_fps": 5}
-        single = space_json.from_json(description["action_space"], "the space")
-        assert single == gymnasium.spaces.Discrete(2)
-        assert properties["gymnasium.frame"].shape == (2, 4, 4, 3)
-        assert set(begun(env)) == {"x", "reward", "discount", batches.STEP_TYPE}
-        env.reset({"infos": True})
-        step = stepped(env, {"action": np.zeros(2, np.int64)})
-        extras = value_json.decode(step["gymnasium"], "the infos")
-        assert extras["info"]["lives"].tolist() == [0, 3]
-        assert extras["info"]["_lives"].tolist() == [False, True]
-        assert extras["truncated"].tolist() == [True, False]
-        assert step["observation.x"].tolist() == [[1.0], [1.0]]
 
 
 def test_a_vector_environment_that_takes_no_mask_says_so() -> None:
