@@ -107,6 +107,13 @@ class ForksInC(Where):
         Path(path).write_text(str(child))
 
 
+class EndsAtOnce(Where):
+    """Its constructor ends its process."""
+
+    def __init__(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Unclosable(Where):
     """Cannot be closed."""
 

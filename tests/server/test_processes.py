@@ -28,15 +28,17 @@ from dm_env_rpc_client import (
     create_and_join_world,
     create_world,
     destroy_world,
+    dm_env_rpc_pb2,
     join_world,
     make,
     reset_world,
 )
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import Race, Server, serve
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client.protocol import envelopes
+from dm_env_rpc_client.protocol.pipeline import Pending
+from dm_env_rpc_client.server import Properties, Race, Server, serve
 from dm_env_rpc_client.tensors.memory_limits import Limits
 from dm_env_rpc_client.transports.endpoint import Transport
-from dm_env_rpc_client.transports.services import CHECK
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import elsewhere, pid_of, process_with, processes_of
@@ -49,7 +51,12 @@ LOGGER = "dm_env_rpc_client.server"
 
 @pytest.fixture(scope="module")
 def _server() -> Iterator[Server]:
-    with serve({"where": Where, "race": Race, "process": hosted.WithProcess}, processes=2) as one:
+    level = [1]
+    properties = Properties()
+    properties.add("level", lambda: level[0], lambda value: level.__setitem__(0, value))
+    properties.add("failing", lambda: 1 / 0)
+    served = {"where": Where, "race": Race, "process": hosted.WithProcess}
+    with serve(served, processes=2, properties=properties) as one:
         yield one
 
 
@@ -61,32 +68,16 @@ def server(_server: Server) -> Iterator[Server]:
     assert settles(lambda: _server.stats().streams == 0)
 
 
-def test_connections_are_spread_over_the_processes(server: Server) -> None:
-    with contextlib.ExitStack() as stack:
-        envs = [make(server.address, {"environment": "where"}) for _ in range(6)]
-        pids = [pid_of(stack.enter_context(env)) for env in envs]
-        assert sorted(pids.count(pid) for pid in set(pids)) == [3, 3]
-        assert os.getpid() not in pids
-        assert set(pids) == set(processes_of(server))
-
-
-def test_environments_of_one_client_are_spread(server: Server) -> None:
-    envs = RemoteVectorEnv(server.address, 8, {"environment": "where"}, num_batches=0)
-    with contextlib.closing(envs):
-        pids = envs.reset()[0].tolist()
-        assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
-        stats = server.stats()
-        assert (stats.streams, stats.worlds, stats.agents) == (8, 8, 8)
-
-
-@pytest.mark.parametrize("num_batches", [None, 2])
-def test_batches_of_one_client_are_spread(server: Server, num_batches: int | None) -> None:
+@pytest.mark.parametrize("num_batches", [0, None, 2])
+def test_environments_of_one_client_are_spread(server: Server, num_batches: int | None) -> None:
     settings = {"environment": "where"}
     with BatchedEnvironment(server.address, 8, settings, num_batches=num_batches) as batch:
         pids = batch.reset().observation["pid"].tolist()
         assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
+        assert os.getpid() not in pids
         stats = server.stats()
-        assert (stats.streams, stats.worlds, stats.agents) == (num_batches or 1,) * 3
+        streams = {0: 8, None: 1, 2: 2}[num_batches]
+        assert (stats.streams, stats.worlds, stats.agents) == (streams,) * 3
 
 
 def test_streams_on_one_connection_of_grpcio_are_spread(server: Server) -> None:
@@ -170,6 +161,28 @@ def test_a_client_that_is_gone_waits_no_longer_in_another_process(server: Server
         assert connection.is_usable
 
 
+def test_a_message_that_is_no_request_ends_a_stream(server: Server) -> None:
+    with elsewhere(server) as (connection, name), connection.reopen() as another:
+        join_world(another, name)
+        encoded = envelopes.encode_request(dm_env_rpc_pb2.StepRequest())
+        pending = Pending(encoded._replace(message=encoded.message[:1] + b"\xff"))
+        another._send(pending)
+        with pytest.raises(ConnectionLostError, match="not an EnvironmentRequest") as lost:
+            another.wait(pending)
+        assert lost.value.code == "INVALID_ARGUMENT"
+
+
+def test_properties_are_those_of_the_servers_own_process(server: Server) -> None:
+    with connect(server.address) as one, connect(server.address) as other:
+        first, second = PropertiesExtension(one), PropertiesExtension(other)
+        first["level"] = 7
+        assert second["level"] == 7
+        assert {"level", "failing"} <= set(second.specs())
+        for key, text in (("nothing", "no property"), ("failing", "ZeroDivisionError: division")):
+            with pytest.raises(DmEnvRpcError, match=text):
+                second.read(key)
+
+
 def test_an_idle_server_takes_no_processor_time(server: Server) -> None:
     assert server.world_count == 0
     pids = [os.getpid(), *processes_of(server)]
@@ -182,12 +195,6 @@ def test_an_idle_server_takes_no_processor_time(server: Server) -> None:
 def test_an_environment_may_have_processes_of_its_own(server: Server) -> None:
     with make(server.address, {"environment": "process"}, request_timeout=60) as env:
         assert pid_of(env) != os.getpid()
-
-
-def test_health_is_answered(server: Server) -> None:
-    with grpc.insecure_channel(server.address) as channel:
-        check: Any = channel.unary_unary(CHECK)
-        assert check(b"", timeout=10) == b"\x08\x01"
 
 
 def test_what_is_counted_logged_and_raised_reaches_the_servers_own_process(
@@ -275,12 +282,6 @@ def test_tls_and_tokens(tmp_path: Path, transport: Transport) -> None:
     [
         (lambda: hosted.make(note=""), {}, "environment cannot be sent to worker.*of a module"),
         ({"a": lambda: hosted.make(note="")}, {}, "environment 'a' cannot be sent"),
-        (Race(), {}, "a Race already exists.*its class"),
-        (Where, {"processes": 0}, "processes must be an integer of at least 1"),
-        (Where, {"processes": True}, "processes must be an integer of at least 1"),
-        (Where, {"idle_world_seconds": -1}, "idle_world_seconds"),
-        ("tests.server.hosted:nothing", {}, "has no 'nothing'"),
-        ("nowhere", {}, "no environment 'nowhere'; name one of these"),
         (Where, {"default_actions": {"do": threading.Lock()}}, "default_actions cannot be sent"),
     ],
 )  # fmt: skip
@@ -291,11 +292,6 @@ def test_what_processes_cannot_do_is_said_at_once(
     with pytest.raises(SpecError, match=text):
         serve(environment, **{"processes": 2, **options})
     assert set(multiprocessing.active_children()) <= before
-
-
-def test_a_text_names_a_factory_without_processes_too() -> None:
-    with serve("tests.server.hosted:make") as server, make(server.address) as env:
-        assert pid_of(env) == os.getpid()
 
 
 _DEFINED_HERE = """

@@ -137,6 +137,15 @@ def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> Non
         assert going_on.step({"do": 0}).mid()
 
 
+def test_a_request_that_may_have_ended_a_worker_is_not_given_to_another() -> None:
+    with serve(hosted.EndsAtOnce, processes=2) as server, connect(server.address) as connection:
+        with pytest.raises(ConnectionLostError, match="answering the request has ended") as caught:
+            create_world(connection)
+        assert caught.value.code == "UNAVAILABLE"
+        assert settles(lambda: len(server.errors) == 1)
+        assert "was ended by SIGKILL" in str(server.errors[0])
+
+
 def test_what_an_environment_has_forked_keeps_no_client_waiting(tmp_path: Path) -> None:
     path = tmp_path / "child"
     with (

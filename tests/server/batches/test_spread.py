@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import dm_env
@@ -20,7 +17,6 @@ import numpy.typing as npt
 import pytest
 
 from dm_env_rpc_client import (
-    BatchedEnvironment,
     ConnectionLostError,
     DmEnvAdaptor,
     DmEnvRpcError,
@@ -36,10 +32,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, Race, Server, serve
-from dm_env_rpc_client.server.processes.messages import Requests, receive_message
 from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays
-from dm_env_rpc_client.server.processes.spread_batch import _Part
-from dm_env_rpc_client.system.message_pipe import MessagePipe
 from tests.adaptors.sameness import same
 from tests.server import hosted
 from tests.server.batches.steps import begun, stepped
@@ -56,6 +49,7 @@ from tests.server.batches.test_batches import (
     push,
     varying,
 )
+from tests.server.batches.test_row_lifetimes import Valued
 from tests.server.worker_processes import START_SECONDS, are_complete, processes_of
 from tests.support.environments import Robot
 from tests.support.scripted import descriptor_count, settles
@@ -122,23 +116,6 @@ class Framed(gymnasium.Env[Any, Any]):
         return np.full((2 + (self._index > 8), 3, 3), self._index, np.uint8)
 
 
-class Unsent(gymnasium.Env[Any, Any]):
-    """Row 3 has an info that cannot be given to another process, if the action is 1."""
-
-    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, index: int = 0):
-        self._index = index
-
-    def reset(self, **_: Any) -> Any:
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        info = {type("Local", (str,), {})("a") if action and self._index == 3 else "a": "x"}
-        return np.full(1, self._index, np.float32), 0.5, False, False, info
-
-
 class Two(str):
     """Is pickled, and cannot be unpickled: its constructor needs two arguments."""
 
@@ -158,6 +135,7 @@ class Interrupting:
 
 
 ODD: Mapping[str, Callable[[], dict[Any, Any]]] = {
+    "unsent": lambda: {type("Local", (str,), {})("a"): "x"},
     "key": lambda: {Two("na", "me"): Two("b", "ob")},
     "value": lambda: {"name": Two("b", "ob")},
     "interrupt": lambda: {Interrupting(): 1},
@@ -243,9 +221,9 @@ SERVED: Mapping[str, Callable[..., Any]] = {
     "counting": Counting, "discounted": Discounted, "robot": Robot, "liar": Liar, "wordy": Wordy,
     "large": large, "boundless": Boundless, "varying": varying, "variable": Variable,
     "reserved": Reserved, "race": Race, "where": hosted.Where, "meeting": Meeting, "once": Once,
-    "closing": hosted.Closing, "unsent": Unsent, "framed": Framed, "two": two,
+    "closing": hosted.Closing, "framed": Framed, "two": two,
     "two unasked": two_unasked, "seeded": Seeded, "closing two": ClosingTwo,
-    "unclosable": hosted.Unclosable, "exits": Exits, "unread": Unread,
+    "exits": Exits, "unread": Unread, "catch": Catch, "valued": Valued,
 }  # fmt: skip
 
 
@@ -310,6 +288,17 @@ PLAYED: Mapping[str, tuple[dict[str, Any], Callable[[DmEnvAdaptor], Iterator[Any
     "errors": ({"environment": "counting", "rows.fails_at": [-1, 2, 3, 2, -1]}, only_steps),
     "wrong values": ({"environment": "liar"}, only_steps),
     "long errors": ({"environment": "wordy"}, only_steps),
+    "without default actions": (
+        {"environment": "catch", "rows.seed": [1, 2, 3, 4, 5]}, only_steps
+    ),
+    "settings that a row refuses": (
+        {"environment": "seeded"},
+        resets({"seed": 3}, {"seed": 5, "rows.options": [*["{}"] * 4, "["]}, {}, {"seed": 7}),
+    ),
+    "environments that do not close": (
+        {"environment": "valued", "rows.value": [0, 1, 2, 3, 4], "fails_to_close": 3},
+        resets({"value": 77, "size": 2}, {}),
+    ),
     "masks": (
         {"environment": "counting", **LENGTHS},
         resets({"reset_mask": SOME}, {}, {"reset_mask": [not each for each in SOME]}),
@@ -429,20 +418,6 @@ def test_a_world_with_spread_rows_is_as_any_other(spread: Server) -> None:
             join_world(connection, name)
 
 
-def test_settings_that_a_row_refuses_are_undone_in_all_processes(
-    spread: Server, single: Server
-) -> None:
-    seen = []
-    for server in (single, spread):
-        with make(server.address, {"environment": "seeded", "num_envs": ROWS}) as env:
-            env.reset({"seed": 3})
-            with pytest.raises(DmEnvRpcError, match="setting 'options'"):
-                env.reset({"seed": 5, "rows.options": [*["{}"] * (ROWS - 1), "["]})
-            seen.append([begun(env)["observation"].ravel().tolist() for _ in range(2)])
-            seen[-1].append(begun(env, {"seed": 7})["observation"].ravel().tolist())
-    assert seen[0] == seen[1] == [[0.0] * ROWS, [0.0] * ROWS, [7.0] * ROWS]
-
-
 def test_a_step_that_fails_as_a_whole_leaves_the_world_of_use(spread: Server) -> None:
     exits = {"do": np.array([hosted.RAISE, 0, 0, 0, 0], np.int32)}
     with connect(spread.address) as connection:
@@ -462,18 +437,6 @@ def test_a_step_that_fails_as_a_whole_leaves_the_world_of_use(spread: Server) ->
         destroy_world(connection, name)
 
 
-def test_what_closing_environments_raises_is_told(spread: Server) -> None:
-    with connect(spread.address) as connection:
-        name = create_world(connection, {"environment": "unclosable", "num_envs": ROWS})
-        with join_world(connection, name) as env:
-            pids = pids_of(begun(env))
-            with pytest.raises(DmEnvRpcError, match="cannot be closed"):
-                env.reset({"doubled": 1})
-            assert pids_of(begun(env)) == [2 * pid for pid in pids], "the settings are in force"
-        with pytest.raises(DmEnvRpcError, match="cannot be closed"):
-            destroy_world(connection, name)
-
-
 def test_rows_are_in_the_main_threads_of_their_processes() -> None:
     with (
         serve(OnMain, processes=2, thread="main") as server,
@@ -483,41 +446,21 @@ def test_rows_are_in_the_main_threads_of_their_processes() -> None:
         assert stepped(env, push(0.5, 0.25))["reward"].tolist() == [0.5, 0.25]
 
 
-def test_what_rows_raise_is_told_logged_and_counted(spread: Server) -> None:
-    before = spread.stats().errors
-    with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
+@pytest.mark.parametrize(
+    ("settings", "made"),
+    [
+        ({"environment": "closing", "num_envs": 4}, 4),
+        # In each process, and in the one that has the world.
+        ({"environment": "closing two", "num_envs": 2}, 3),
+    ],
+)
+def test_environments_are_closed_with_their_batch(
+    spread: Server, tmp_path: Path, settings: dict[str, Any], made: int
+) -> None:
+    with make(spread.address, {**settings, "folder": str(tmp_path)}) as env:
         env.reset()
-        step = stepped(env, {"do": np.array([0, 0, 0, 0, hosted.RAISE], np.int32)})
-        assert json.loads(step[batches.ROW_ERRORS]) == {"4": "OwnError: told to"}
-    assert spread.stats().errors == before + 1
-    assert str(spread.errors[-1]) == "OwnError: told to"
-    assert "hosted.py" in str(spread.errors[-1].__cause__)
-
-
-def test_environments_are_closed_with_their_batch(spread: Server, tmp_path: Path) -> None:
-    settings = {"environment": "closing", "num_envs": 4, "folder": str(tmp_path)}
-    with make(spread.address, settings) as env:
-        env.reset()
-        assert len(list(tmp_path.glob("*.open"))) == 4
-    assert len(hosted.closed(tmp_path)) == 4
-
-
-def test_what_is_found_to_be_a_batch_by_itself_is_closed(spread: Server, tmp_path: Path) -> None:
-    settings = {"environment": "closing two", "num_envs": 2, "folder": str(tmp_path)}
-    with make(spread.address, settings) as env:
-        env.reset()
-        assert len(list(tmp_path.glob("*.open"))) == 1
-    # In each process, and in the one that has the world.
-    assert len(hosted.closed(tmp_path)) == 3
-
-
-def test_environments_are_closed_when_the_server_stops(tmp_path: Path) -> None:
-    with serve(hosted.Closing, processes=2) as server:
-        connection = connect(server.address)
-        create_world(connection, {"num_envs": 4, "folder": str(tmp_path)})
-        assert server.stop()
-        connection.close()
-    assert len(hosted.closed(tmp_path)) == 4
+        assert len(list(tmp_path.glob("*.open"))) == (4 if made == 4 else 1)
+    assert len(hosted.closed(tmp_path)) == made
 
 
 def test_nothing_is_left_of_batches(spread: Server) -> None:
@@ -557,32 +500,29 @@ def test_rows_of_a_process_that_has_ended_fail_once_and_are_made_anew(spread: Se
         assert "was ended by SIGKILL" in str(spread.errors[-1])
 
 
-def test_the_rows_of_the_first_process_may_be_lost_as_well(spread: Server) -> None:
-    with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
-        before = pids_of(begun(env))
-        os.kill(before[0], signal.SIGKILL)
-        assert set(json.loads(stepped(env, DO_NOTHING)[batches.ROW_ERRORS])) == {"0", "1"}
-        for kind in (0, 1, 1):
-            step = stepped(env, DO_NOTHING)
-            assert step[batches.STEP_TYPE].tolist() == [kind, kind, 1, 1, 1]
-            assert pids_of(step)[2:] == before[2:]
-
-
-@pytest.mark.parametrize("request_kind", ["reset", "settings", "property"])
-def test_the_next_request_makes_lost_rows_anew(spread: Server, request_kind: str) -> None:
+@pytest.mark.parametrize(
+    ("request_kind", "lost"), [("reset", -1), ("settings", -1), ("property", -1), ("step", 0)]
+)
+def test_the_next_request_makes_lost_rows_anew(
+    spread: Server, request_kind: str, lost: int
+) -> None:
     with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
         pids = pids_of(begun(env))
-        os.kill(pids[-1], signal.SIGKILL)
-        stepped(env, DO_NOTHING)
+        os.kill(pids[lost], signal.SIGKILL)
+        assert set(json.loads(stepped(env, DO_NOTHING)[batches.ROW_ERRORS])) == (
+            {"2", "3", "4"} if lost else {"0", "1"}
+        )
         if request_kind == "reset":
             found = pids_of(begun(env))
         elif request_kind == "settings":
             found = pids_of(begun(env, {"rows.doubled": [0] * ROWS}))
         else:
-            assert PropertiesExtension(env.connection)[batches.WORLD_NUM_ENVS] == ROWS
+            if request_kind == "property":
+                assert PropertiesExtension(env.connection)[batches.WORLD_NUM_ENVS] == ROWS
             found = pids_of(stepped(env, DO_NOTHING))
-        assert found[:2] == pids[:2]
-        assert set(found[2:]) & set(pids) == set()
+        kept, new = (slice(2), slice(2, None)) if lost else (slice(2, None), slice(2))
+        assert found[kept] == pids[kept]
+        assert set(found[new]) & set(pids) == set()
 
 
 def test_a_world_whose_rows_cannot_be_made_anew_ends(spread: Server, tmp_path: Path) -> None:
@@ -603,21 +543,14 @@ def test_a_world_whose_rows_cannot_be_made_anew_ends(spread: Server, tmp_path: P
         destroy_world(connection, name)
 
 
-def test_an_info_that_cannot_travel_is_the_error_of_its_row(spread: Server) -> None:
-    settings = {"environment": "unsent", "num_envs": ROWS, "rows.index": list(range(ROWS))}
-    with make(spread.address, settings) as env:
-        env.reset({"infos": "stacked"})
-        values = stepped(env, {"action": np.zeros(ROWS, int)})
-        assert values[batches.ROW_ERRORS] == ""
-        values = stepped(env, {"action": np.ones(ROWS, int)})
-        assert set(json.loads(values[batches.ROW_ERRORS])) == {"3"}
-        assert stepped(env, {"action": np.zeros(ROWS, int)})[batches.ROW_ERRORS] == ""
-
-
-@pytest.mark.parametrize("mode", ["stacked", "own"])
-def test_an_info_that_cannot_be_read_is_the_error_of_its_row(spread: Server, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("unsent", "stacked"), ("key", "stacked"), ("key", "own")]
+)
+def test_an_info_that_cannot_be_sent_or_read_is_the_error_of_its_row(
+    spread: Server, kind: str, mode: str
+) -> None:
     settings = {"environment": "unread", "num_envs": ROWS, "rows.index": list(range(ROWS))}
-    with make(spread.address, settings) as env:
+    with make(spread.address, {**settings, "kind": kind}) as env:
         env.reset({"infos": mode})
         for action in range(6):
             values = stepped(env, {"action": np.full(ROWS, action)})
@@ -661,81 +594,6 @@ def test_an_interrupt_while_an_info_is_read_leaves_no_answer_unread(spread: Serv
                     env.step({"action": np.full(4, action + 1)})
             assert settles(lambda: spread.agent_count == 0)
         destroy_world(connection, name)
-
-
-class Raised:
-    """Raises an OSError, as a closed pipe does, when it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return open, ("/nowhere/at/all",)
-
-
-class OneWorker:
-    """Workers of which there is one: this thread, at the other end of a pipe."""
-
-    def __init__(self) -> None:
-        self.mine, self.pipe = MessagePipe.pair()
-        self.calls: list[str] = []
-
-    def open_rows(self, number: int) -> Any:
-        return self.pipe, self
-
-    def answer(self, answer: Any) -> None:
-        """Answers the next request."""
-        (method, *_), _ = receive_message(self.mine)
-        self.mine.send(pickle.dumps(((method, answer), None)))
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: self.calls.append(name)
-
-
-@pytest.fixture
-def worker() -> Iterator[OneWorker]:
-    made = OneWorker()
-    yield made
-    made.mine.close()
-    made.pipe.close()
-
-
-def test_an_answer_that_was_not_awaited_is_not_that_to_the_next_request(worker: OneWorker) -> None:
-    part = _Part(worker, 0, range(2))  # type: ignore[arg-type]
-    part.open()
-    part.begin("first")
-    worker.answer(1)
-    assert part.unpacked(part.receive()) == ("first", 1)
-    part.begin("second")
-    worker.answer(2)
-    # Interrupted here: the answer has come, and nobody has taken it.
-    part.begin("third")
-    assert part.receive() is None
-    assert (part.is_lost, part.is_interrupted) == (True, True)
-    assert worker.calls == ["gone"], "the worker has not ended"
-
-
-def test_requests_end_if_an_answer_was_not_awaited(worker: OneWorker) -> None:
-    requests = Requests(worker.pipe)
-    requests.begin(pickle.dumps(("first",)))
-    worker.answer(1)
-    with pytest.raises(OSError, match="pipe"):
-        requests.begin(pickle.dumps(("second",)))
-    # Nor does a later one read the first answer, whatever becomes of the error.
-    with pytest.raises(OSError, match="pipe"):
-        requests.begin(pickle.dumps(("third",)))
-
-
-def test_an_answer_that_raises_is_not_the_end_of_its_process(worker: OneWorker) -> None:
-    part = _Part(worker, 0, range(2))  # type: ignore[arg-type]
-    part.open()
-    part.begin("first")
-    worker.answer(Raised())
-    with pytest.raises(FileNotFoundError):
-        part.unpacked(part.receive())
-    assert (part.is_lost, worker.calls) == (False, [])
-    with pytest.raises(TypeError, match="pickle"):
-        part.begin("second", threading.Lock())
-    part.begin("third")
-    worker.answer(3)
-    assert part.unpacked(part.receive()) == ("third", 3)
 
 
 @pytest.mark.parametrize("last", [4, 9])
@@ -792,26 +650,3 @@ def test_arrays_that_two_processes_share(has_memfd: bool, monkeypatch: pytest.Mo
         values: npt.NDArray[Any] = np.arange(mine.size).reshape(shape).astype(dtype)
         mine[...] = values
         np.testing.assert_array_equal(others, values)
-
-
-class Unchangeable(Unsent):
-    """Has infos whose mappings cannot be changed."""
-
-    def step(self, action: Any) -> Any:
-        info = {"a": MappingProxyType({"b": self._index})}
-        return (*super().step(0)[:-1], info)
-
-
-@pytest.mark.parametrize("processes", [None, 2])
-def test_mappings_that_cannot_be_changed_come_from_other_processes(processes: int | None) -> None:
-    with serve(Unchangeable, processes=processes) as server:
-        envs = RemoteVectorEnv(server.address, 3, {"rows.index": [1, 2, 3]})
-        with contextlib.closing(envs):
-            envs.reset()
-            assert str(envs.step([0] * 3)[-1]["a"]) == "[{'b': 1} {'b': 2} {'b': 3}]"
-
-
-def test_a_batch_of_an_environment_without_default_actions() -> None:
-    with serve(Catch, processes=2) as server, BatchedEnvironment(server.address, 3) as envs:
-        assert envs.reset().first().all()
-        assert envs.step({"paddle": [0, 1, 2]}).mid().all()
