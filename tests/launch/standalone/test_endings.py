@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,22 +87,34 @@ def test_a_close_that_does_not_end_is_told_by_the_exit_code(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-@pytest.mark.parametrize("contents", ["", " \t\n", "two words\n"])
-def test_a_token_that_is_none_serves_nobody(version: str, contents: str, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(contents)
-    with started(version, tmp_path, "--token-file", "token") as process:
-        out, err = process.communicate(timeout=20)
-        assert (out, process.returncode) == ("", 2)
-        assert "token" in err.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("--token-file empty", 2, "token"),
+        ("--token-file blank", 2, "token"),
+        ("--token-file words", 2, "token"),
+        ("--address localhost:99999", 2, "'localhost:99999'"),
+        ("--address 0.0.0.0:0", 2, "token"),
+        ("--address {taken}", 1, r"\[Errno \d+\] cannot listen on {taken}: \w+"),
+        ("--address unix:missing/server", 1, r"\[Errno \d+\] cannot listen on unix:missing/server"),
+        ("--thread other", 2, "'other'"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_the_last_line(
+    version: str, options: str, code: int, said: str, tmp_path: Path
+) -> None:
+    for name, contents in {"empty": "", "blank": " \t\n", "words": "two words\n"}.items():
+        (tmp_path / name).write_text(contents)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"localhost:{other.getsockname()[1]}"
+        words = options.format(taken=taken).split()
+        with started(version, tmp_path, *words) as process:
+            out, err = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("", code)
+    assert re.search(said.format(taken=taken), err.splitlines()[-1])
 
 
 @pytest.mark.parametrize("token", ["", " ", "a b", "a\n", "\u00e9"])
 def test_a_token_is_a_word(token: str) -> None:
     with pytest.raises(ValueError, match="a token must consist of printable ASCII characters"):
         dm_env_rpc_server.serve(object, token=token)
-
-
-def test_an_address_that_is_none_is_a_wrong_command_line(tmp_path: Path) -> None:
-    with started(NEWEST, tmp_path, "--address", "localhost:99999") as process:
-        assert "'localhost:99999'" in process.communicate(timeout=20)[1].splitlines()[-1]
-        assert process.returncode == 2

@@ -56,18 +56,14 @@ def properties() -> Iterator[PropertiesExtension]:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_of_any_dtype_is_read(properties: PropertiesExtension, name: str) -> None:
-    value, _, read = VALUES[name]
+def test_a_value_of_any_dtype_is_read_and_its_spec_fits(
+    properties: PropertiesExtension, name: str
+) -> None:
+    value, dtype, read = VALUES[name]
     found, expected = properties.read(name), value if read is None else read
     np.testing.assert_array_equal(found, expected)
-    assert np.shape(found) == np.shape(expected)
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_the_spec_of_a_property_fits_its_value(properties: PropertiesExtension, name: str) -> None:
-    value, dtype, read = VALUES[name]
     (spec,) = (found.spec for found in properties.list() if found.key == name)
     assert spec is not None
     assert isinstance(spec, specs.StringArray) == (dtype is str)
     assert dtype is str or spec.dtype == dtype
-    assert tuple(spec.shape) == np.shape(value if read is None else read)
+    assert tuple(spec.shape) == np.shape(found) == np.shape(expected)

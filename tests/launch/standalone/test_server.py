@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-import socket
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,19 +13,16 @@ import dm_env_rpc_client
 from dm_env_rpc_client import connect, dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.compliance import Options, Outcome, run
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.system import children
 from tests.launch.standalone import hosted
 from tests.launch.standalone.comparing import is_same
 from tests.launch.standalone.interpreters import (
     FILE,
-    HERE,
     NEWEST,
     OLDEST,
     VERSIONS,
     interpreter,
     served,
 )
-from tests.support.stopwatch import patience
 
 PYTHONS = [
     pytest.param(version, marks=[] if version in (OLDEST, NEWEST) else [pytest.mark.slow])
@@ -103,26 +96,6 @@ def test_the_file_imports_numpy_and_the_standard_library_only() -> None:
 
 def test_the_file_has_the_version_of_the_package() -> None:
     assert f'__version__ = "{dm_env_rpc_client.__version__}"' in FILE.read_text()
-
-
-@pytest.mark.parametrize("address", ["localhost:{port}", "unix:{folder}/missing/server"])
-def test_an_address_where_it_cannot_listen_is_named(
-    python: str, address: str, tmp_path: Path
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        given = address.format(port=taken.getsockname()[1], folder=tmp_path)
-        finished = subprocess.run(
-            [python, str(FILE), "hosted:Catch", "--address", given],
-            cwd=HERE,
-            env=children.variables({}),
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=patience(60),
-        )
-    assert finished.returncode == 1
-    said = finished.stderr.splitlines()[-1]
-    assert re.search(rf": \[Errno \d+\] cannot listen on {re.escape(given)}: \w+", said)
 
 
 def test_settings_of_a_reset_take_the_place_of_earlier_ones(python: str) -> None:
