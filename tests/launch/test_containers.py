@@ -78,28 +78,25 @@ def test_one_that_ends_is_told_with_its_last_lines(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "text"),
+    ("image", "attribute", "value", "text"),
     [
-        ("refusal", "no such runtime: fast", "no such runtime: fast"),
-        ("maps", False, "--network is among the options"),  # So that no port is mapped.
+        ("owner/echo", "refusal", "no such runtime: fast", "no such runtime: fast"),
+        # So that no port is mapped.
+        ("owner/echo", "maps", False, "--network is among the options"),
+        ("nobody/nothing", "maps", True, "no image nobody/nothing:latest anywhere"),
     ],
 )
 def test_what_the_daemon_does_not_do_is_told_at_once(
-    daemon: Daemon, attribute: str, value: object, text: str
+    daemon: Daemon, image: str, attribute: str, value: object, text: str
 ) -> None:
     setattr(daemon, attribute, value)
     with time_limit(20), pytest.raises(LaunchError, match=text):
-        from_docker("owner/echo")
+        from_docker(image)
 
 
 def test_options_that_are_set_here(daemon: Daemon) -> None:
     with pytest.raises(SpecError, match="sets --name, --publish, -e itself"):
         from_docker("owner/echo", options=["--publish", "80:80", "-eA=B", "--name=mine"])
-
-
-def test_images_that_there_are_not(daemon: Daemon) -> None:
-    with pytest.raises(LaunchError, match="no image nobody/nothing:latest anywhere"):
-        from_docker("nobody/nothing")
 
 
 @pytest.mark.parametrize("ports", [[], ["80/tcp", "81/tcp"]])
@@ -118,14 +115,6 @@ def test_no_docker_is_told(daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match="for lack of Docker: there is no program docker in PATH"):
         from_docker("owner/echo")
-
-
-def test_a_container_that_was_killed_is_not_running(daemon: Daemon) -> None:
-    with from_docker("owner/echo") as launch:
-        daemon.created[0].kill()
-        assert settles(lambda: not launch.is_running, 20)
-        with pytest.raises(LaunchError, match="exit code 137"):
-            launch.check_running()
 
 
 CLIENT = """
@@ -153,8 +142,9 @@ def test_a_client_that_ends_takes_its_container_along(
 def test_what_watches_over_a_container_is_killed(daemon: Daemon, number: signal.Signals) -> None:
     with from_docker("owner/echo") as launch:
         os.kill(launch.pid, number)
-        assert settles(lambda: not daemon.containers, 20)
-        assert settles(lambda: not launch.is_running, 20)
+        assert settles(lambda: not daemon.containers and not launch.is_running, 20)
+        with pytest.raises(LaunchError, match="the server"):
+            launch.check_running()
 
 
 def test_a_client_that_is_killed_while_the_container_is_created(

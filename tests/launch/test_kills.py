@@ -19,11 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, Restart, make
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.launch.docker_daemon import Daemon
 from tests.launch.processes import (
     ECHO,
@@ -41,7 +39,6 @@ from tests.support.scripted import settles
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
 
 RESTART = Restart(attempts=1000, backoff=0.01, max_backoff=0.1)
-ENVIRONMENTS = 4
 
 
 def kill(pid: int) -> bool:
@@ -225,57 +222,3 @@ def test_processes_of_containers_that_are_killed(
 
     victims: Callable[[], Iterable[int]] = keepers if victim == "keeper" else containers
     kill_while_it_steps("docker:owner/echo", count, victims, seen)
-
-
-@pytest.mark.parametrize(
-    ("count", "period", "most"),
-    [
-        (1_000, 0.3, 3),
-        pytest.param(100_000, 5.0, 10_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
-    ],
-)
-def test_a_training_loop_goes_on_to_its_end(
-    count: int, period: float, most: int, seen: Seen
-) -> None:
-    launchers = [Launcher() for _ in range(ENVIRONMENTS)]
-    # How many of these have answered a step within a sequence, and were killed.
-    answered = [0] * ENVIRONMENTS
-    killed = [0] * ENVIRONMENTS
-    deaths = [0] * ENVIRONMENTS
-
-    def kill_all() -> None:
-        if sum(deaths) >= most:
-            raise StopIteration
-        time.sleep(period)  # How often they are killed.
-        for index, each in enumerate(launchers):
-            if killed[index] < answered[index] == len(each.launches):
-                killed[index] = answered[index]
-                deaths[index] += sum(map(kill, servers_of(each.launches[-1].pid)))
-
-    envs = RemoteVectorEnv(launchers, create_world_settings={"seconds": 0.001}, restart=RESTART)
-    reported = np.zeros(ENVIRONMENTS, int)
-    try:
-        observations, _ = envs.reset()
-        had_ended = np.zeros(ENVIRONMENTS, bool)
-        with in_background(kill_all):
-            for step in range(count):
-                actions = np.full(ENVIRONMENTS, step)
-                before = observations
-                observations, _, terminated, truncated, infos = envs.step(actions)
-                lost = infos.get("restarted", np.zeros(ENVIRONMENTS, bool))
-                assert not terminated.any()
-                assert (truncated == lost).all()
-                expected = np.where(had_ended, -1, np.where(lost, before, actions))
-                np.testing.assert_array_equal(observations, expected)
-                for index in np.flatnonzero(~lost & ~had_ended):
-                    answered[index] = len(launchers[index].launches)
-                reported += lost
-                had_ended = truncated
-        # The last one to die may be noticed only now.
-        envs.reset()
-        assert envs.restarts == sum(deaths) > 0
-        assert sum(deaths) - ENVIRONMENTS <= reported.sum() <= sum(deaths)
-        seen(steps=count, deaths=sum(deaths), restarts=envs.restarts)
-    finally:
-        envs.close()
-    assert all(launcher.all_ended() for launcher in launchers)

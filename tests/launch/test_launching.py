@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import gc
-import shlex
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
+from dm_env_rpc_client import BatchedEnvironment, LaunchError, make, make_async
 from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions
 from dm_env_rpc_client.environment.server_location import launched
 from dm_env_rpc_client.launch import Launch, from_process
 from dm_env_rpc_client.launch.processes import START_SECONDS
 from dm_env_rpc_client.launch.specs import launcher_of
-from tests.launch.processes import AT_PORT, ECHO, is_alive, supervisors
-from tests.support.programs import run_python
+from tests.launch.processes import AT_PORT, ECHO, supervisors
 from tests.support.scripted import settles
-
-COMMAND = f"process:{shlex.join(AT_PORT)}"
 
 
 @pytest.fixture(autouse=True)
@@ -29,29 +23,6 @@ def _all_end() -> Any:
     before = set(supervisors())
     yield
     assert settles(lambda: set(supervisors()) <= before, 20)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [ECHO, COMMAND, functools.partial(from_process, AT_PORT)],
-    ids=["python", "process", "function"],
-)
-def test_one_line(address: Any) -> None:
-    with make(address, {"length": 2}) as env:
-        assert len(supervisors()) == 1
-        assert env.reset().first()
-        assert env.step({"value": 5}).observation["value"] == 5
-        assert env.step({"value": 6}).last()
-    assert supervisors() == []
-
-
-def test_asyncio() -> None:
-    async def run() -> None:
-        async with await make_async(ECHO, {"length": 1}) as env:
-            await env.reset()
-            assert (await env.step({"value": 5})).last()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -74,34 +45,6 @@ def test_settings_that_the_constructor_refuses_end_the_server() -> None:
         make(ECHO, {"colour": "red"})
 
 
-@pytest.mark.parametrize("made", [make, functools.partial(BatchedEnvironment, num_envs=2)])
-def test_one_that_is_forgotten(made: Any) -> None:
-    env = made(ECHO)
-    env.reset()
-    del env
-    gc.collect()
-    assert settles(lambda: not supervisors(), 20)
-
-
-@pytest.mark.parametrize(
-    "end", ["", "os._exit(0)", "os.kill(os.getpid(), 9)", "raise SystemExit", "1 / 0"]
-)
-def test_the_interpreter_that_exits_ends_it_and_prints_nothing(end: str) -> None:
-    program = f"""
-import os
-from dm_env_rpc_client import make
-from tests.launch.processes import children_of
-env = make({ECHO!r})
-env.reset()
-print(children_of(os.getpid())[0], flush=True)
-{end}
-"""
-    code = {"os.kill(os.getpid(), 9)": -9, "1 / 0": 1}.get(end, 0)
-    finished = run_python("-c", program, code=code)
-    assert ("ZeroDivisionError" in finished.stderr) if "/" in end else finished.stderr == ""
-    assert settles(lambda: not is_alive(int(finished.stdout)), 20)
-
-
 @pytest.mark.parametrize(("addresses", "count"), [(ECHO, 1), ([ECHO], 1), ([ECHO, ECHO], 2)])
 def test_a_batch_has_one_server_or_one_for_each_in_a_list(addresses: Any, count: int) -> None:
     envs = BatchedEnvironment(addresses, 4)
@@ -116,20 +59,6 @@ def test_a_batch_has_one_server_or_one_for_each_in_a_list(addresses: Any, count:
 def test_a_batch_of_which_one_is_not_started() -> None:
     with pytest.raises(LaunchError, match="No module named 'no_such_module'"):
         BatchedEnvironment([ECHO, "python:no_such_module:Env"])
-
-
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        ("process:", "what to start"),
-        ("process:a 'b", "cannot split"),
-        ("process:engine", "where to listen"),
-        ("python:module", "MODULE:NAME"),
-    ],
-)
-def test_texts_of_another_form(address: str, text: str) -> None:
-    with pytest.raises(SpecError, match=text):
-        make(address)
 
 
 def test_an_address_for_other_clients() -> None:

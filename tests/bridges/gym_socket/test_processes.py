@@ -15,7 +15,7 @@ from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, s
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from tests.bridges.gym_socket import hosted
 from tests.launch.processes import is_alive
-from tests.support.scripted import ServerProcess, settles
+from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
 
@@ -55,16 +55,6 @@ def test_a_crash_harms_one_session_only(server: Server) -> None:
         assert another.reset().first()
 
 
-def test_processes_end_with_their_session_and_with_the_server(server: Server) -> None:
-    with counter(server) as one, counter(server) as other:
-        pids = [pid_of(one), pid_of(other)]
-        one.close()
-        assert is_gone(pids[0])
-        server.stop()
-        assert is_gone(pids[1])
-        assert not server.errors
-
-
 def test_a_hanging_step_does_not_outlive_the_server(server: Server) -> None:
     with counter(server, request_timeout=30) as environment:
         pid = pid_of(environment)
@@ -96,21 +86,3 @@ def test_a_process_that_takes_long_to_exit_has_closed_its_environment(
 def test_an_environment_that_cannot_be_made(server: Server) -> None:
     with pytest.raises(DmEnvRpcError, match="RuntimeError: no display"):
         GymSocketEnvironment(server.address, "Broken")
-
-
-def test_no_orphans_when_the_server_is_killed() -> None:
-    program = (
-        "from dm_env_rpc_client.bridges.gym_socket import serve\n"
-        "from tests.bridges.gym_socket import hosted\n"
-        "if __name__ == '__main__':\n"
-        "    server = serve({'Counter': hosted.Counter}, 'localhost:0', processes=True)\n"
-        "    print(server.address, flush=True)\n"
-        "    server.wait()\n"
-    )
-    with (
-        ServerProcess(program) as process,
-        GymSocketEnvironment(process.address, "Counter") as environment,
-    ):
-        pid = pid_of(environment)
-        process.signal(signal.SIGKILL)
-        assert is_gone(pid)

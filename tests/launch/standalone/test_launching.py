@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import pickle
 import subprocess
@@ -12,13 +11,10 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client import (
-    BatchedEnvironment,
-    DmEnvRpcError,
     LaunchError,
     Restart,
     SpecError,
     make,
-    make_async,
 )
 from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from tests.launch.docker_daemon import IMAGE, Daemon
@@ -34,28 +30,6 @@ def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.chdir(HERE)
     return interpreter(request.param)
-
-
-def test_one_line(python: str) -> None:
-    with make("python:hosted:Catch", {"rows": 3}, python=python) as env:
-        assert env.reset().first()
-        assert env.step({"paddle": 1}).reward == 0.0
-        assert env.step({"paddle": 1}).last()
-
-
-def test_a_batch_of_them_in_one_line(python: str) -> None:
-    with BatchedEnvironment("python:hosted:Catch", 2, {"rows": 3}, python=python) as batch:
-        assert batch.reset().first().all()
-        assert batch.step({"paddle": [1, 1]}).reward.tolist() == [0.0, 0.0]
-        assert batch.step({"paddle": [1, 1]}).last().all()
-
-
-def test_one_line_with_asyncio(python: str) -> None:
-    async def play() -> bool:
-        async with await make_async("python:hosted:Catch", python=python) as env:
-            return bool((await env.reset()).first())
-
-    assert asyncio.run(play())
 
 
 def test_a_server_that_died_is_started_again(python: str) -> None:
@@ -79,13 +53,6 @@ def test_a_copy_has_a_server_in_the_same_interpreter(python: str) -> None:
                 assert copied.server is not None
                 assert env.server is not None
                 assert copied.server.command.split()[0] == env.server.command.split()[0]
-
-
-def test_settings_that_are_refused(python: str) -> None:
-    with pytest.raises(DmEnvRpcError, match="length must be positive"):
-        make("python:hosted:Everything", {"length": 0}, python=python)
-    with pytest.raises(DmEnvRpcError, match="known settings: length, label"):
-        make("python:hosted:Everything", {"lenght": 1}, python=python)
 
 
 def test_an_error_says_what_is_missing_and_in_which_python(python: str, tmp_path: Path) -> None:

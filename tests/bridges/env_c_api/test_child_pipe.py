@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import threading
 from typing import Any
 
 import numpy as np
@@ -21,57 +20,6 @@ LENGTHS = struct.Struct("<IQ")
 def framed(message: Any, arrays: bytes = b"") -> bytes:
     text = message if isinstance(message, bytes) else json.dumps(message).encode()
     return LENGTHS.pack(len(text), len(arrays)) + text + arrays
-
-
-def test_a_message_arrives_as_it_was(pipes: tuple[ChildPipe, ChildPipe]) -> None:
-    here, there = pipes
-    arrays = [
-        np.arange(5, dtype=np.uint8),
-        np.zeros((0, 4)),
-        np.array(3.5),
-        np.arange(6, dtype=np.int64).reshape(2, 3).T,
-        np.array([1, 2], np.int32),
-    ]
-    here.send(["name", None, arrays, "\N{CHECK MARK}", {"key": 1.5}])
-    name, nothing, received, text, mapping = there.receive(5.0)
-    assert (name, nothing, text, mapping) == ("name", None, "\N{CHECK MARK}", {"key": 1.5})
-    for sent, array in zip(arrays, received, strict=True):
-        np.testing.assert_array_equal(array, sent)
-        assert (array.dtype, array.shape) == (sent.dtype, sent.shape)
-        assert array.flags.writeable
-        assert array.flags.aligned
-
-
-def test_a_message_larger_than_the_pipe(pipes: tuple[ChildPipe, ChildPipe]) -> None:
-    here, there = pipes
-    array = np.random.default_rng(0).integers(0, 256, 3_000_000, np.uint8)
-    sender = threading.Thread(target=here.send, args=([array, array],))
-    sender.start()
-    one, other = there.receive(20.0)
-    sender.join(20)
-    np.testing.assert_array_equal(one, array)
-    assert not np.shares_memory(one, other)
-
-
-def test_deadlines_hold_in_both_directions(pipes: tuple[ChildPipe, ChildPipe]) -> None:
-    here, there = pipes
-    with pytest.raises(TimeoutError):
-        here.receive(0.01)
-    with pytest.raises(TimeoutError):
-        there.send([np.zeros(1_000_000)], 0.05)
-    with pytest.raises(TimeoutError):
-        here.receive(0.05)
-
-
-def test_the_end_of_the_pipe() -> None:
-    reader, writer = os.pipe()
-    there = ChildPipe(reader, os.dup(writer))
-    os.write(writer, framed(["half"])[:-2])
-    os.close(writer)
-    os.close(there._writer)
-    with pytest.raises(EOFError, match="the other side has closed the pipe"):
-        there.receive(5.0)
-    os.close(reader)
 
 
 @pytest.mark.parametrize(
