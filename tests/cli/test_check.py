@@ -6,7 +6,6 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -90,21 +89,6 @@ def test_an_engine_that_dies_is_shown_with_its_last_words(when: str, tmp_path: P
     assert text.count("Its last lines: no licence") == 1
 
 
-def test_nothing_can_be_checked() -> None:
-    class Refuses(playground.Session):
-        def on_create_world(self, request: Any) -> Any:
-            raise playground.RequestError("the seed is missing")
-
-    with playground.serve(Refuses) as address:
-        result = invoke("check", address, code=1)
-    first, *_, last = result.stdout.splitlines()
-    assert first == "failed  the_server_can_be_checked"
-    assert "the seed is missing" in result.stdout
-    assert "pass --create NAME=VALUE" in result.stdout
-    assert f"skipped {len(CHECKS) - 2} more, for the same reason" in result.stdout
-    assert last == f"0 passed, 1 failed, 0 warned, {len(CHECKS) - 1} skipped"
-
-
 @pytest.mark.terminal
 def test_on_a_terminal_the_bar_and_the_results_do_not_overwrite_each_other(
     tmp_path: Path, catch_server: Server
@@ -124,11 +108,3 @@ def test_on_a_terminal_the_bar_and_the_results_do_not_overwrite_each_other(
     first = shown.index(kept[0])
     assert shown[first : first + len(kept)] == kept
     assert shown[first + len(kept)] == "code 0"
-
-
-def test_names_of_checks_and_clauses_are_all_there() -> None:
-    assert len({check.name for check in CHECKS}) == len(CHECKS)
-    for check in CHECKS:
-        assert check.document in ("protocol overview", "protocol reference")
-        assert check.heading
-        assert check.clause.endswith(".")

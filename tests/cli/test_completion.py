@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import COMMAND, ROOT
-from tests.cli.terminals import Terminal
 from tests.support.stopwatch import patience
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
@@ -142,15 +141,3 @@ def test_it_is_quick_for_it_imports_nothing_heavy() -> None:
     imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
     assert "dm_env_rpc_client.cli.stepping.run" in imported
     assert {"numpy", "grpc", "dm_env", "tree"} & imported == set()
-
-
-@pytest.mark.terminal
-def test_tab_in_a_terminal(folder: Path, tmp_path: Path) -> None:
-    with Terminal(tmp_path, environment={"PATH": path_with(folder)}) as terminal:
-        terminal.run('eval "$(_DM_ENV_RPC_COMPLETE=source_bash dm-env-rpc)"; echo loaded')
-        terminal.waits_for("\nloaded")
-        terminal.press("dm-env-rpc", "Space", "insp", "Tab")
-        terminal.waits_for("dm-env-rpc inspect")
-        terminal.press("-", "-", "ins", "Tab")
-        terminal.waits_for("dm-env-rpc inspect --insecure")
-        terminal.press("C-c")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
@@ -24,12 +23,9 @@ from dm_env_rpc_client import (
     SpecError,
     __version__,
 )
-from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli import consoles, failures
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending, one_line_errors
-from dm_env_rpc_client.cli.group import Commands
-from dm_env_rpc_client.server import Server
 from tests.cli.commands import invoke
 from tests.support.forks import run_command
 
@@ -80,17 +76,6 @@ def test_exits_are_let_through() -> None:
         raise typer.Exit(5)
 
 
-def test_who_asks_for_it_gets_the_traceback(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(failures.TRACEBACK_VARIABLE, "1")
-    with pytest.raises(typer.Exit), one_line_errors():
-        raise UsageError("what is wrong")
-    shown = capsys.readouterr().err
-    assert "Traceback (most recent call last)" in shown
-    assert shown.endswith("error: what is wrong\n")
-
-
 def test_an_error_that_nobody_can_read_keeps_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError("nobody is there")
@@ -99,20 +84,6 @@ def test_an_error_that_nobody_can_read_keeps_its_code(monkeypatch: pytest.Monkey
     with pytest.raises(typer.Exit) as ended, one_line_errors():
         raise UsageError("what is wrong")
     assert ended.value.exit_code == 2
-
-
-def test_the_first_signal_to_end_is_raised_and_others_are_ignored() -> None:
-    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        failures.end_in_order()
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        with pytest.raises(Terminated):
-            signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def test_warnings_are_lines(
@@ -150,57 +121,11 @@ def test_help_has_examples_of_the_command(command: str) -> None:
     text = invoke(*command.split(), "--help").stdout
     assert f"dm-env-rpc {command}" in text.split("Examples:")[1]
     assert "bool" not in text, "a flag takes no value"
-
-
-@pytest.mark.parametrize("command", ["", "properties", *sorted(COMMANDS)])
-def test_h_is_help(command: str) -> None:
-    words = command.split()
-    assert invoke(*words, "-h").stdout == invoke(*words, "--help").stdout
+    assert invoke(*command.split(), "-h").stdout == text
 
 
 def test_the_version() -> None:
     assert invoke("--version").stdout == f"dm-env-rpc {__version__}\n"
-
-
-def test_a_command_that_is_asked_to_complete_by_no_shell_says_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("_DM_ENV_RPC_COMPLETE", "complete_bash")
-    monkeypatch.setattr(Commands, "_main_shell_completion", lambda *args, **kwargs: 1 / 0)
-    assert invoke("run", code=1).output == ""
-
-
-def test_output_that_cannot_be_flushed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    class Full(io.StringIO):
-        def __init__(self, file: Any):
-            super().__init__()
-            self._file = file
-
-        def flush(self) -> None:
-            raise OSError(28, "No space left on device")
-
-        def fileno(self) -> int:
-            return int(self._file.fileno())
-
-    with open(tmp_path / "out", "w") as file:
-        monkeypatch.setattr(sys, "stdout", Full(file))
-        with pytest.raises(SystemExit) as ended:
-            app(args=["--help"])
-    assert ended.value.code == 1
-
-
-@pytest.mark.parametrize("options", [["--json"], ["--protocol", "gym-socket"]])
-def test_serving_until_it_is_interrupted(
-    options: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: object, timeout: float | None = None) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Server, "wait", interrupted)
-    monkeypatch.setattr(gym_socket.Server, "wait", interrupted)
-    result = invoke("serve", "catch", "--address=localhost:0", *options)
-    assert "stopping" in result.stderr
-    assert ('{"address": "localhost:' in result.stdout) == ("--json" in options)
 
 
 def test_a_command_says_after_a_second_that_nobody_answers() -> None:

@@ -19,13 +19,12 @@ import pygame
 import pytest
 from dm_env import specs
 
-from dm_env_rpc_client.server import Catch, Race, Server, serve
+from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.gymnasium.test_from_dm_env import Filmed
 from tests.cli import commands
 from tests.cli.commands import invoke, is_one_line_with
 from tests.support import groups
 from tests.support.environments import Robot
-from tests.support.programs import run_python
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
@@ -401,17 +400,10 @@ class Screen:
         reading, writing = os.pipe()
         self._server = subprocess.Popen(
             [
-                "Xvfb",
-                "-displayfd",
-                str(writing),
-                "-screen",
-                "0",
-                "1280x1024x24",
-                "-nolisten",
-                "tcp",
                 # The server would reset whenever its last client leaves, which each look at the
                 # title is, and drop the game's connection if it arrives meanwhile.
-                "-noreset",
+                *("Xvfb", "-noreset", "-nolisten", "tcp", "-displayfd", str(writing)),
+                *("-screen", "0", "1280x1024x24"),
             ],
             pass_fds=[writing],
             stderr=subprocess.DEVNULL,
@@ -486,39 +478,17 @@ def test_keys_on_a_screen() -> None:
         assert settles(lambda: server.world_count == 0)
 
 
-class Track(Race):
-    """A race with a picture."""
-
-    def observation_spec(self, player: Any) -> dict[str, specs.Array]:
-        return {**super().observation_spec(player), "view": specs.Array((8, 8, 3), np.uint8)}
-
-    def timestep(self, player: Any) -> dm_env.TimeStep:
-        timestep = super().timestep(player)
-        view = np.zeros((8, 8, 3), np.uint8)
-        return timestep._replace(observation={**timestep.observation, "view": view})
-
-
 @pytest.mark.screen
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "error: interrupted"), (signal.SIGTERM, 143, "error: terminated")],
 )
-@pytest.mark.parametrize("game", [Catch, Track])
 def test_the_world_is_destroyed_however_a_game_ends(
-    game: Any, number: signal.Signals, code: int, said: str
+    number: signal.Signals, code: int, said: str
 ) -> None:
-    with serve(game) as server:
+    with serve(Catch) as server:
         with Screen(server.address) as screen:
-            if game is Catch:
-                screen.waits_for("episode 1")
-            else:
-                assert screen.game.stderr is not None
-                said_first = iter(screen.game.stderr.readline, "")
-                assert any("waiting: 1 more player" in line for line in said_first)
+            screen.waits_for("episode 1")
             screen.game.send_signal(number)
             assert screen.ended() == (code, said)
         assert settles(lambda: server.world_count == 0)
-
-
-def test_the_package_of_the_window_is_imported_by_play_alone() -> None:
-    run_python("-c", "import sys, dm_env_rpc_client.cli.app; assert 'pygame' not in sys.modules")

@@ -13,8 +13,8 @@ import pytest
 from dm_env_rpc_client import make
 from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.cli.commands import address_of, command, ended, invoke, is_one_line_with, started
-from tests.cli.terminals import COMMAND, Terminal, on_a_terminal
+from tests.cli.commands import address_of, ended, invoke, is_one_line_with, started
+from tests.cli.terminals import COMMAND, Terminal
 from tests.recording.sessions import assert_same, play
 from tests.support.forks import run_command
 from tests.support.scripted import settles
@@ -135,14 +135,6 @@ def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
     is_one_line_with(missing, 1, "No such file")
 
 
-@pytest.mark.pty
-def test_export_shows_how_far_it_is_on_a_terminal(recorded: Path, tmp_path: Path) -> None:
-    pytest.importorskip("minari")
-    environment = {"MINARI_DATASETS_PATH": str(tmp_path)}
-    shown = on_a_terminal("export", str(recorded), "catch/run-v0", environment=environment)
-    assert re.search(r"exporting .*5 episodes, 18 steps.*wrote 5 episodes", shown, re.DOTALL)
-
-
 WRONG: list[tuple[Callable[[Path, Path], list[str]], int, str]] = [
     (lambda run, tmp: ["inspect", str(tmp / "no.mcap")], 1, "No such file"),
     (lambda run, tmp: ["replay", str(tmp / "no.mcap")], 1, "No such file"),
@@ -164,10 +156,3 @@ def test_what_is_wrong_is_said_in_one_line(
     said: str,
 ) -> None:
     is_one_line_with(run_command(*arguments(recorded, tmp_path)), code, said)
-
-
-def test_a_missing_package_is_named(recorded: Path, tmp_path: Path) -> None:
-    (tmp_path / "mcap.py").write_text("raise ModuleNotFoundError('No module named mcap')")
-    path = f"{tmp_path}:{Path(__file__).resolve().parents[2]}"
-    finished = command("inspect", str(recorded), environment={"PYTHONPATH": path})
-    is_one_line_with(finished, 2, "recordings need the extra", "[record]")

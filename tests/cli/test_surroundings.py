@@ -143,28 +143,14 @@ sys.setprofile(interrupt)
 MOMENTS = [
     # Imports, before there is a command.
     "/cli/app.py:<module>",
-    pytest.param("/typer/__init__.py:<module>", marks=pytest.mark.slow),
-    pytest.param("/rich/console.py:<module>", marks=pytest.mark.slow),
     "/google/protobuf/__init__.py:<module>",
-    pytest.param("/cli/play.py:<module>", marks=pytest.mark.slow),
     # Typer builds the command line.
-    pytest.param("/cli/failures.py:log_in_one_line", marks=pytest.mark.slow),
     "/typer/main.py:get_command",
-    pytest.param("/typer/utils.py:get_params_from_function", marks=pytest.mark.slow),
-    pytest.param("/cli/group.py:main", marks=pytest.mark.slow),
-    pytest.param("/cli/group.py:parse_args", marks=pytest.mark.slow),
     # The command runs, and imports more.
     "/cli/group.py:invoke",
-    pytest.param("/cli/stepping/run.py:run", marks=pytest.mark.slow),
     "/numpy/__init__.py:<module>",
-    pytest.param("/numpy/_core/overrides.py:<module>", marks=pytest.mark.slow),
-    pytest.param("/dm_env/__init__.py:<module>", marks=pytest.mark.slow),
-    pytest.param("/environment/worlds.py:make", marks=pytest.mark.slow),
     "/client/connecting.py:connect_with",
-    pytest.param("/cli/stepping/policies.py:make_policy", marks=pytest.mark.slow),
-    pytest.param("/cli/stepping/episodes.py:__iter__", marks=pytest.mark.slow),
     "/environment/dm_env_adaptor.py:step",
-    pytest.param("/cli/stepping/run.py:_summarize", marks=pytest.mark.slow),
     "/cli/consoles.py:print_json",
 ]
 

@@ -88,6 +88,12 @@ WRONG: list[tuple[str, int, str]] = [
     ("bench {catch} --policy os:sep", 2, "random or constant"),
     ("bench {catch} --transport pigeon", 2, "pigeon"),
     ("health {catch} --timeout 0", 2, "more than 0"),
+    *(
+        (f"health {{{peer}}} --timeout 0.3", 3, ":")
+        for peer in ("dead", "silent", "hangs_up", "http")
+    ),
+    ("inspect localhost:1 --token tok-91c3", 2, "No such option"),
+    ("serve catch --grace inf --address localhost:0", 2, "--grace must be"),
     ("health engine.example:443", 2, "--tls-ca"),
     (f"health {{catch}} --service {'x' * 128}", 2, "127 bytes"),
     ("serve catch --protocol gym-socket --dialect middle", 2, "middle"),

@@ -1,4 +1,4 @@
-"""dm_env's own tests, on a library here, in a child process, and through a server."""
+"""dm_env's own tests, on a library here, and in a child process of a server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ SETTINGS = {"length": 5}
 class _Conformance(test_utils.EnvironmentTestMixin):
     """Runs past the end of episodes, which are 5 steps long."""
 
-    version = "1.4"
-
     def make_action_sequence(self) -> Iterator[Any]:
         for _ in range(13):
             yield self.make_action()
@@ -29,39 +27,17 @@ class _Conformance(test_utils.EnvironmentTestMixin):
 
 class HereTest(_Conformance, absltest.TestCase):
     def make_object_under_test(self) -> dm_env.Environment:
-        library = compile_library("complete", self.version)
-        return EnvCApiEnvironment(
-            library, "complete_connect", version=self.version, settings=SETTINGS
-        )
-
-
-class HereWith22Test(HereTest):
-    version = "2.2"
-
-
-class ChildTest(_Conformance, absltest.TestCase):
-    def make_object_under_test(self) -> dm_env.Environment:
-        return environment_factory(
-            compile_library("complete", self.version),
-            "complete_connect",
-            version=self.version,
-            settings=SETTINGS,
-            events_observation="events",
-        )()
+        library = compile_library("complete", "2.2")
+        return EnvCApiEnvironment(library, "complete_connect", version="2.2", settings=SETTINGS)
 
 
 class ServedTest(_Conformance, absltest.TestCase):
+    """Each world is in a child process."""
+
     def make_object_under_test(self) -> dm_env.Environment:
-        factory = environment_factory(
-            compile_library("complete", self.version),
-            "complete_connect",
-            version=self.version,
-            events_observation="events",
+        library = compile_library("complete", "1.4")
+        server = serve(
+            environment_factory(library, "complete_connect", events_observation="events")
         )
-        server = serve(factory)
         self.addCleanup(server.stop, 0.0)
         return dm_env_rpc_client.make(server.address, SETTINGS)
-
-
-class ServedWith22Test(ServedTest):
-    version = "2.2"

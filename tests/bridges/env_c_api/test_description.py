@@ -10,7 +10,6 @@ from dm_env import specs
 
 from dm_env_rpc_client.bridges.env_c_api.description import (
     Description,
-    DiscreteAction,
     ObservationDescription,
     ObservationType,
     checked_size,
@@ -56,23 +55,6 @@ def test_a_string_is_a_scalar_whatever_its_length(shape: tuple[int, ...] | None)
     assert not described.value_conforms(np.zeros(3, np.uint8))
 
 
-@pytest.mark.parametrize(
-    ("shape", "array", "conforms"),
-    [
-        ((2, 3), np.zeros((2, 3), np.uint8), True),
-        ((2, 3), np.zeros((3, 2), np.uint8), False),
-        ((2, 3), np.zeros((2, 3), np.int32), False),
-        ((0, 3), np.zeros((7, 3), np.uint8), True),
-        ((0, 3), np.zeros((7, 4), np.uint8), False),
-        ((0, 3), np.zeros(3, np.uint8), False),
-        (None, np.zeros((1, 2, 3), np.uint8), True),
-        (None, "text", False),
-    ],
-)
-def test_values_conform(shape: tuple[int, ...] | None, array: Any, conforms: bool) -> None:
-    assert ObservationDescription("o", BYTES, shape).value_conforms(array) is conforms
-
-
 def test_sizes_do_not_overflow() -> None:
     assert checked_size((2, 3), 8, 48, "x") == 48
     assert checked_size((), 8, 8, "x") == 8
@@ -86,25 +68,3 @@ def test_the_sizes_of_observations_add_up() -> None:
     shapes: list[tuple[int, ...] | None] = [(1 << 27, 1), (2, 0), None, (3, 5)]
     large = [ObservationDescription(str(shape), BYTES, shape) for shape in shapes]
     assert describe(observations=tuple(large)).fixed_bytes == (1 << 27) + 15
-
-
-def test_the_names_of_a_group_are_taken() -> None:
-    group = ObservationDescription("map", BYTES, None)
-    with pytest.raises(ProtocolError, match=r"2 observations are named 'map\.shape'"):
-        describe(observations=(group, ObservationDescription("map.shape", BYTES, (1,))))
-
-
-@pytest.mark.parametrize(
-    ("bounds", "kind"),
-    [
-        ((0, 3), specs.DiscreteArray),
-        ((0, 2**31 - 1), specs.BoundedArray),
-        ((1, 3), specs.BoundedArray),
-        ((-(2**31), 2**31 - 1), specs.BoundedArray),
-    ],
-)
-def test_discrete_actions(bounds: tuple[int, int], kind: type[specs.Array]) -> None:
-    description = describe(discrete=(DiscreteAction("move", *bounds),))
-    spec = description.action_specs()["move"]
-    assert type(spec) is kind
-    assert (spec.minimum, spec.maximum, spec.dtype) == (*bounds, np.int32)

@@ -145,17 +145,6 @@ def test_arguments_that_cannot_be(
         make(**kwargs)
 
 
-def test_a_shape_that_takes_too_much(make: MakeEnvironment) -> None:
-    with pytest.raises(ProtocolError, match=r"'anything': shape .* takes"):
-        make(shapes={"anything": (1 << 30, 1 << 30)})
-
-
-def test_names_with_periods_nest(make: MakeEnvironment) -> None:
-    observation = make().reset().observation
-    assert observation["body"]["position"].shape == (3,)
-    assert observation["map"]["shape"].tolist() == [1, 2]
-
-
 def test_arrays_belong_to_the_caller(make: MakeEnvironment, isolated: bool) -> None:
     environment = make(isolated=isolated, episode_seeds=0)
     first = environment.reset().observation["camera"]
@@ -301,13 +290,6 @@ def test_name_and_fps(make: MakeEnvironment, version: str, isolated: bool) -> No
     assert repr(environment) == "<EnvCApiEnvironment 'complete', ready>"
     environment.reset()
     assert repr(environment) == "<EnvCApiEnvironment 'complete', running>"
-
-
-def test_frames_per_step(make: MakeEnvironment) -> None:
-    environment = make(frames_per_step=4)
-    environment.reset()
-    step = environment.step({"jump": 1})
-    assert (step.reward, step.observation["message"]) == (40.0, "step 4 \N{CHECK MARK}")
 
 
 def test_only_some_observations(make: MakeEnvironment, isolated: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import struct
 import subprocess
-import types
 from typing import Any
 
 import pytest
@@ -160,23 +159,3 @@ def test_without_cffi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
             layout("1.4")
     finally:
         layout.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("libc", "message"),
-    [
-        (object(), "need dlinfo, which this system lacks"),
-        (
-            types.SimpleNamespace(dlinfo=lambda *arguments: -1),
-            "cannot determine the load address of ",
-        ),
-    ],
-)
-def test_a_system_that_does_not_tell_where_a_library_is(
-    monkeypatch: pytest.MonkeyPatch, libc: object, message: str
-) -> None:
-    path = compile_library("complete", "1.4")
-    real = ctypes.CDLL
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: libc if name is None else real(name))
-    with pytest.raises(SpecError, match=message):
-        EnvCApiEnvironment(path, "+0x1000")

@@ -68,25 +68,6 @@ def test_settings_of_the_world_are_those_of_the_library_but_for_two() -> None:
         np.testing.assert_array_equal(again.observation["body"]["position"], [3, 500, 0])
 
 
-def test_each_world_is_a_context_of_its_own(complete: Factory) -> None:
-    with (
-        serve(complete) as server,
-        dm_env_rpc_client.make(server.address, {"seed": 1}) as one,
-        dm_env_rpc_client.make(server.address, {"seed": 2}) as other,
-    ):
-        assert one.reset().observation["body"]["position"][1] == 1
-        assert other.reset().observation["body"]["position"][1] == 2
-        assert one.step(ACTION).observation["body"]["position"][1] == 1
-
-
-def test_a_refused_setting_is_an_invalid_argument(complete: Factory) -> None:
-    with serve(complete) as server:
-        with pytest.raises(DmEnvRpcError, match="no setting 'color'") as refusal:
-            dm_env_rpc_client.make(server.address, {"color": "red"})
-        assert refusal.value.code_name == "INVALID_ARGUMENT"
-        assert server.world_count == 0
-
-
 def test_the_error_of_an_episode_reaches_the_client_with_its_message(complete: Factory) -> None:
     settings = {"length": 1, "end": "error"}
     with serve(complete) as server, dm_env_rpc_client.make(server.address, settings) as env:

@@ -34,27 +34,8 @@ def trajectory(environment: dm_env.Environment, wrap: Any) -> list[tuple[Any, ..
     return steps
 
 
-def direct_trajectory() -> list[tuple[Any, ...]]:
-    """The same, by Gymnasium's own interface."""
-    environment = gymnasium.make("CartPole-v1")
-    observation, _ = environment.reset(seed=7)
-    step: tuple[Any, ...] = (dm_env.StepType.FIRST, None, None, observation.tolist())
-    steps = []
-    for action in ACTIONS:
-        steps.append(step)
-        if step[0] is dm_env.StepType.LAST:
-            observation, _ = environment.reset()
-            step = (dm_env.StepType.FIRST, None, None, observation.tolist())
-            continue
-        observation, reward, terminated, truncated, _ = environment.step(action)
-        step_type = dm_env.StepType.LAST if terminated or truncated else dm_env.StepType.MID
-        step = (step_type, reward, 0.0 if terminated else 1.0, observation.tolist())
-    environment.close()
-    return steps
-
-
 def test_cart_pole_is_the_same_through_all_layers() -> None:
-    expected = direct_trajectory()
+    expected = trajectory(hosted.seeded_cart_pole(), int)
     assert sum(step[0] is dm_env.StepType.LAST for step in expected) > 5
     with gym_socket.serve({"CartPole-v1": hosted.seeded_cart_pole}, "localhost:0") as server:
         with gym_socket.GymSocketEnvironment(server.address, "CartPole-v1") as environment:
@@ -186,18 +167,6 @@ def test_spaces_that_the_protocol_has_no_form_for(space: Any, text: str) -> None
         pytest.raises(dm_env_rpc_client.DmEnvRpcClientError, match=text),
     ):
         gym_socket.GymSocketEnvironment(server.address, "U")
-
-
-def test_a_gymnasium_environment_as_a_dm_env() -> None:
-    made = gymnasium.make("CartPole-v1", max_episode_steps=2)
-    environment = GymnasiumEnvironment(made, seed=3)
-    assert environment.step(0).first()
-    environment.action_spec().validate(np.asarray(environment.sample_action()))
-    assert environment.step(0).mid()
-    last = environment.step(1)
-    assert (last.step_type, last.discount) == (dm_env.StepType.LAST, 1.0)
-    assert environment.info == {}
-    environment.close()
 
 
 def test_environments_of_several_agents_are_refused_by_their_own_name() -> None:

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +20,6 @@ from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
-    DmEnvRpcClientError,
     DmEnvRpcError,
     ProtocolError,
     SpecError,
@@ -411,14 +408,6 @@ def test_connections_that_cannot_be(
         GymSocketEnvironment(address, **{"env_name": "ab", **kwargs})
 
 
-def test_nobody_answers_the_handshake() -> None:
-    with (
-        scripted_peer(lambda peer: None) as address,
-        pytest.raises(DeadlineExceededError, match=f"the server at {address}"),
-    ):
-        GymSocketEnvironment(address, "ab", request_timeout=0.2)
-
-
 def test_limits_are_the_callers_to_set() -> None:
     script = exchanging((GREETING, OK), (b"\x02\x00", DISCRETE))
     text = "has a length of 25 bytes; at most 10"
@@ -435,15 +424,3 @@ def test_environments_leave_no_descriptors_behind() -> None:
                 GymSocketEnvironment("localhost:1", "ab")
         GymSocketEnvironment(address, "ab")  # Forgotten without close().
         assert descriptor_count() <= before + 1
-
-
-def test_an_environment_that_went_wrong_can_be_forgotten() -> None:
-    with environment_of(lambda peer: peer.send(b"\x00"), request_timeout=0.2) as environment:
-        with contextlib.suppress(DmEnvRpcClientError):
-            environment.reset()
-        assert environment.poisoned_by is not None
-        forgotten = weakref.ref(environment)
-        environment.close()
-    del environment
-    gc.collect()
-    assert forgotten() is None

@@ -10,12 +10,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import dm_env
-import numpy as np
 import pytest
 from absl.testing import absltest
 from dm_env import test_utils
 
-from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, Server, serve
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, serve
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecError
 from dm_env_rpc_client.server import Catch
 from tests.bridges.gym_socket import hosted
@@ -76,15 +75,6 @@ def test_a_session_byte_for_byte(server: Server) -> None:
     assert not server.errors
 
 
-def test_packets_may_come_byte_by_byte(server: Server) -> None:
-    with Peer.connect(server.address) as client:
-        for byte in COUNTER:
-            client.send(bytes([byte]))
-        client.expect(OK)
-        client.ask(RESET, ZERO)
-    assert not server.errors
-
-
 def test_a_time_limit_is_told_from_an_end() -> None:
     factory = functools.partial(hosted.Counter, length=1, discount=1.0)
     with hosting(factory) as (_, environment):
@@ -108,18 +98,6 @@ def test_an_info_that_contradicts_the_end_is_corrected() -> None:
         assert environment.info["TimeLimit.truncated"] is True
         assert environment.step(0).discount == 0.0
         assert environment.info["TimeLimit.truncated"] is False
-
-
-def test_frames_and_structures() -> None:
-    with hosting(hosted.Frames) as (_, environment):
-        assert environment.observation_spec().dtype == np.uint8
-        torque, grip = environment.action_spec()
-        assert (grip.num_values, torque.shape) == (2, (2,))
-        np.testing.assert_array_equal(environment.reset().observation, [[0, 1, 2], [3, 4, 5]])
-        timestep = environment.step(([0.5, 0.25], 1))
-        assert timestep.reward == 0.75
-        assert np.all(timestep.observation == 255)
-        assert len(environment.sample_action()) == 2
 
 
 def test_an_environments_own_render_and_samples_are_used() -> None:
@@ -303,25 +281,6 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
 def test_servers_that_cannot_be(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         serve(**{"environments": {"C": hosted.Counter}, "address": "localhost:0", **kwargs})
-
-
-def test_an_address_that_is_taken(server: Server) -> None:
-    with pytest.raises(OSError, match="in use"):
-        serve({"C": hosted.Counter}, server.address)
-
-
-def test_an_open_address_takes_an_explicit_yes() -> None:
-    with serve({"C": hosted.Counter}, "0.0.0.0:0", insecure=True) as server:
-        port = server.address.rpartition(":")[2]
-        with GymSocketEnvironment(f"localhost:{port}", "C") as environment:
-            assert environment.reset().first()
-
-
-def test_limits_are_the_operators_to_set() -> None:
-    with counting(limits=Limits(field=3)) as server, greeted(server) as client:
-        client.ask(RESET, ZERO)
-        client.send(b"\x01\x00\x04\x00\x00\x001   ")
-        assert client.is_cut_off()
 
 
 def test_stop_ends_every_session_and_thread(server: Server) -> None:

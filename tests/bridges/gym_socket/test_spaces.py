@@ -201,23 +201,6 @@ def test_there_is_a_discrete_of_as_many_values_as_int64_has() -> None:
     assert pickle.loads(pickle.dumps(space)) == space
 
 
-@pytest.mark.parametrize("element", [spaces.Box(-1, 1, (3,)), spaces.Discrete(2)])
-def test_arrays_of_variable_length_have_no_space(element: spaces.Space[Any]) -> None:
-    with pytest.raises(SpecError, match="no encoding for arrays of variable length"):
-        space_json.to_json(spaces.Dict({"points": spaces.Sequence(element)}), "action")
-
-
-def test_mappings_travel_in_their_own_order() -> None:
-    pair = spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,)),))
-    space = spaces.Dict([("b", spaces.Discrete(3)), ("a", pair)])
-    jsonable = written(space, {"a": ([0.5, 1.5],), "b": 2})
-    assert jsonable == [2, [[0.5, 1.5]]]
-    spec = elements.to_spec(space, "action")
-    received = space_json.from_jsonable(spec, jsonable, "the action", check_bounds=True)
-    assert received["b"] == 2
-    np.testing.assert_array_equal(received["a"][0], np.array([0.5, 1.5], np.float32))
-
-
 ARM = spaces.Dict({"arm": spaces.Box(-1, 1, (2,)), "mode": spaces.Discrete(3)})
 
 

@@ -68,16 +68,6 @@ def test_what_a_script_starts_in_the_background_is_stopped_by_sigterm(
     assert (out, "Traceback" in errors) == (f"ended with {code}\n", False), errors
 
 
-def test_what_a_terminal_has_in_front_is_stopped_by_ctrl_c(tmp_path: Path) -> None:
-    with in_a_shell(f"exec {SERVE}", tmp_path) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline().rstrip().endswith("; Ctrl-C stops")
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=patience(30))
-    # The signal may come while the first line is still being written, which is then written again.
-    assert (process.returncode, errors.splitlines()[-1]) == (0, "stopping"), errors
-
-
 def test_the_shell_of_the_first_server_runs_as_a_script(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tutorials" / "first-server.md").read_text()
     (tmp_path / "thermostat.py").write_text(snippets(page)[0])

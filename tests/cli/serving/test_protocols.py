@@ -66,15 +66,6 @@ def test_gymnasium_environments_by_id_and_by_factory() -> None:
             np.testing.assert_equal(env.step(1)[0], local.step(1)[0])
 
 
-def test_environments_run_in_processes() -> None:
-    with (
-        served("gymnasium://CartPole-v1", "--processes", "2") as address,
-        dm_env_rpc_client.BatchedEnvironment(address, 2) as envs,
-    ):
-        assert envs.reset().first().all()
-        assert envs.step({"action": np.ones(2, np.int64)}).mid().all()
-
-
 @pytest.mark.parametrize("more", [(), ("--processes", "1")], ids=["threads", "processes"])
 def test_episodes_may_end_after_sigterm(more: tuple[str, ...]) -> None:
     process = started("serve", "catch", "--address", "localhost:0", "--grace", "120", *more)
@@ -94,12 +85,6 @@ def test_episodes_may_end_after_sigterm(more: tuple[str, ...]) -> None:
         assert process.returncode == 0
     finally:
         end_started()
-
-
-@pytest.mark.parametrize("seconds", ["-1", "inf", "nan", "1e12"])
-def test_a_grace_that_is_no_time_is_refused_before_serving_begins(seconds: str) -> None:
-    result = invoke("serve", "catch", "--address", "localhost:0", "--grace", seconds, code=2)
-    assert "--grace must be" in result.output
 
 
 def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:

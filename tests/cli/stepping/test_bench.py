@@ -83,19 +83,6 @@ def test_actions_are_taken_in_turn_by_waiting_and_ahead(echo_environment_server:
         assert env.step(next(stopwatch._actions)).observation["value"] == (2 + 4 + 1) % 5
 
 
-def test_people_get_tables(catch_server: Server) -> None:
-    options = ("--seconds", "0.3", "--policy", "constant")
-    text = invoke("bench", catch_server.address, *options).stdout
-    for expected in (*PHASES, "p99.9", "steps/s", "MB/s", "pending", "share of the wait is"):
-        assert expected in text
-
-
-def test_what_was_created_is_destroyed(catch_server: Server) -> None:
-    measured(catch_server.address, "--seconds", "0.1", "--create", "rows=3")
-    assert catch_server.world_count == 0
-    assert catch_server.agent_count == 0
-
-
 def of_one_scalar(at_extension: Callable[[], Any]) -> Any:
     """A server of one scalar, and what it answers to an extension: an error, or None to end."""
     spec = dm_env_rpc_pb2.TensorSpec(name="x", dtype=dm_env_rpc_pb2.FLOAT)

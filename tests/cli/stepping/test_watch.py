@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world
-from dm_env_rpc_client.cli.stepping.watch import Watch
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests.cli.commands import started
@@ -81,29 +80,3 @@ def test_what_steps_wait_for_is_a_property_of_anybody_who_knows_the_world(race: 
             properties.read("waiting_for.nowhere")
         catch = create_world(watching, {"environment": "catch"})
         assert properties.read(f"waiting_for.{catch}") == ""
-
-
-def test_an_error_of_what_is_told_is_not_hidden(
-    race: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raised: list[BaseException | None] = []
-    monkeypatch.setattr(threading, "excepthook", lambda found: raised.append(found.exc_value))
-    error = ValueError("cannot tell")
-
-    def tell(env: object, text: str) -> None:
-        raise error
-
-    with connect(race.address) as connection, connection.reopen() as playing:
-        world = create_world(connection, {"environment": "race"})
-        with join_world(playing, world) as env, Watch(env, tell) as watch:
-
-            def wait() -> None:
-                with watch.step():
-                    env.reset()
-
-            waiting = threading.Thread(target=wait)
-            waiting.start()
-            assert settles(lambda: raised == [error])
-            with connection.reopen() as late, join_world(late, world) as other:
-                other.reset()
-                waiting.join(20)
