@@ -12,7 +12,6 @@ import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
-from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
@@ -22,8 +21,6 @@ from dm_env_rpc_client import (
     connect,
     create_and_join_world,
     create_world,
-    destroy_world,
-    join_world,
     make,
     reset_world,
 )
@@ -72,21 +69,6 @@ def test_one_thread_calls_it_for_all_clients(transport: Any) -> None:
     )  # fmt: skip
     assert one != threading.get_ident()
     assert settles(lambda: one not in [thread.ident for thread in threading.enumerate()])
-
-
-def test_a_second_world_is_refused(transport: Any) -> None:
-    with (
-        serve(Level(), transport=transport) as server,
-        connect(server.address, transport=transport) as connected,
-    ):
-        name = create_world(connected)
-        with pytest.raises(DmEnvRpcError, match=r"an instance of Level.*pass a factory to") as no:
-            create_world(connected)
-        assert no.value.code == code_pb2.FAILED_PRECONDITION
-        assert (server.world_count, server.stats().refusals, server.stats().errors) == (1, 1, 0)
-        destroy_world(connected, name)
-        assert server.world_count == 0
-        destroy_world(connected, create_world(connected))
 
 
 def test_a_world_whose_client_has_gone_makes_room() -> None:
@@ -169,15 +151,6 @@ def test_a_batch_that_cannot_be_made_leaves_it_open() -> None:
 
 
 # The end.
-
-
-def test_stop_closes_it_without_any_world() -> None:
-    level = Level()
-    server = serve(level)
-    assert server.stop()
-    assert level.threads.closed == 1
-    assert server.stop()
-    assert level.threads.closed == 1
 
 
 def test_a_close_that_raises_is_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
@@ -322,13 +295,3 @@ def test_a_dict_has_instances_beside_factories() -> None:
     assert (one.threads.closed, other.threads.closed) == (1, 1)
     with pytest.raises(SpecError, match="environment 'race' is an existing Race"):
         serve({"race": Race()})
-
-
-def test_its_world_takes_one_agent() -> None:
-    with (
-        serve(Level()) as server,
-        make(server.address),
-        connect(server.address) as other,
-        pytest.raises(DmEnvRpcError, match="accepts only one at a time"),
-    ):
-        join_world(other, "world-1")

@@ -15,7 +15,7 @@ import pytest
 from dm_env import specs
 
 import dm_env_rpc_client
-from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, EnvironmentsFailedError, SpecError
+from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, EnvironmentsFailedError
 from dm_env_rpc_client.server import Server, serve
 from tests.support.scripted import settles
 from tests.support.stopwatch import time_limit
@@ -164,10 +164,3 @@ def test_a_vector_environment_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with serve(vector, singleton=True) as server, BatchedEnvironment(server.address, 3) as envs:
         assert envs.reset().observation["observation"].shape == (3, 4)
-
-
-def test_it_is_for_one_process() -> None:
-    with pytest.raises(SpecError, match="start a server for each simulator"):
-        serve(Simulator, singleton=True, processes=2)
-    with pytest.raises(SpecError, match="singleton"):
-        serve(Simulator, singleton="yes")  # type: ignore[arg-type]

@@ -18,7 +18,6 @@ from dm_env_rpc_client import (
     BatchedEnvironment,
     DmEnvAdaptor,
     DmEnvRpcError,
-    SpecError,
     connect,
     create_and_join_world,
     create_world,
@@ -34,7 +33,6 @@ from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.system import owner_threads
-from tests.server.hosted import Where
 from tests.server.one_thread import Ident, Level, Threads
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
@@ -146,35 +144,11 @@ def test_a_client_that_dies_in_a_step(transport: Any, made: list[Made]) -> None:
 
 
 def test_others_go_on_while_a_step_does_not_end(transport: Any, made: list[Made]) -> None:
+    """Also while another world of its thread waits for it."""
     with (
         serve(Made, transport=transport) as server,
         make(server.address, transport=transport) as slow,
-    ):
-        slow.reset()
-        level = made[0]
-        level.may_go_on.clear()
-        answer = slow.submit_step({"go": 1})
-        assert level.is_in_step.wait(30)
-        try:
-            for _ in range(2):
-                with make(server.address, transport=transport) as env:
-                    env.reset()
-                    step_all([env], 5)
-            assert not answer.done()
-        finally:
-            level.may_go_on.set()
-        answer.result()
-        step_all([slow], 40)
-    assert len(made) == 3
-    for each in made:
-        each.threads.the_one("constructor", "step", "close")
-
-
-def test_others_go_on_while_worlds_of_one_thread_wait_for_its_step(made: list[Made]) -> None:
-    with (
-        serve(Made) as server,
-        make(server.address) as slow,
-        make(server.address) as cheap,
+        make(server.address, transport=transport) as cheap,
     ):
         slow.reset()
         cheap.reset()
@@ -185,7 +159,7 @@ def test_others_go_on_while_worlds_of_one_thread_wait_for_its_step(made: list[Ma
         answers.append(cheap.submit_step({"go": 1}))
         try:
             for _ in range(2):
-                with make(server.address) as env:
+                with make(server.address, transport=transport) as env:
                     env.reset()
                     step_all([env], 5)
             assert not answers[0].done()
@@ -193,6 +167,10 @@ def test_others_go_on_while_worlds_of_one_thread_wait_for_its_step(made: list[Ma
             level.may_go_on.set()
         for answer in answers:
             answer.result()
+        step_all([slow], 40)
+    assert len(made) == 4
+    for each in made:
+        each.threads.the_one("constructor", "step", "close")
 
 
 def test_an_environment_that_was_slow_once_is_stepped_by_the_thread_that_reads(
@@ -355,18 +333,6 @@ def test_rows_have_the_thread_of_their_batch_or_their_own(
     all_threads = {level.threads.the_one("constructor", "close") for level in made}
     assert len(all_threads) == (1 if threads is None else 4)
     assert settles(lambda: not all_threads & {thread.ident for thread in threading.enumerate()})
-
-
-def test_rows_that_are_known_to_wait_have_threads(made: list[Made]) -> None:
-    action = {"go": np.ones(3, np.int64)}
-    with serve(Made) as server:
-        for expected in (1, 3):
-            with make(server.address, {"num_envs": 3, "seconds": 0.02}) as env:
-                env.reset()
-                for _ in range(6):
-                    env.step(action)
-            found = {level.threads.the_one("constructor", "close") for level in made[-3:]}
-            assert len(found) == expected
 
 
 class Refusing(Made):
@@ -567,19 +533,6 @@ def test_a_server_stops_while_a_step_of_a_game_does_not_end() -> None:
                 may_go_on.set()
         assert is_closed.wait(30)
         assert [type(error) for error in server.errors] == [TimeoutError]
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"threads": "row"}, "unknown threads 'row'; choose one of 'world'"),
-        ({"thread": "other"}, "unknown thread 'other'; choose one of 'main'"),
-        ({"thread": "main", "threads": "world"}, "pass only one of these"),
-    ],
-)
-def test_other_threads_are_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(SpecError, match=text):
-        serve(Where, **options)
 
 
 @pytest.mark.parametrize("thread", [None, "main"])

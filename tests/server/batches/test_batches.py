@@ -223,21 +223,6 @@ def test_a_reset_may_change_the_specs_of_all_rows_and_not_of_some() -> None:
         assert stepped(env, push(0, 0, 0))["seen"].shape == (ROWS, 4)
 
 
-def test_environments_are_closed() -> None:
-    made: list[Counting] = []
-
-    def counting(length: int = 3) -> Counting:
-        made.append(Counting(length))
-        return made[-1]
-
-    with playing(counting, {"num_envs": 2}) as env:
-        env.reset()
-        env.reset({"length": 5})
-        assert [each.is_closed for each in made] == [True, True, False, False]
-        env.close()
-        assert all(each.is_closed for each in made)
-
-
 def varying(seed: int = 0) -> dm_env.Environment:
     return Counting(size=2 + seed)
 
@@ -337,13 +322,6 @@ def test_the_reference_packages_client_steps_a_batch() -> None:
         assert name
 
 
-def test_default_actions_are_those_of_every_row() -> None:
-    with playing(Counting, {"num_envs": 2}, default_actions={"push": 0.5}) as env:
-        env.reset()
-        assert stepped(env, {})["reward"].tolist() == [0.5, 0.5]
-        assert stepped(env, push(0.25, -0.25))["reward"].tolist() == [0.25, -0.25]
-
-
 class Wordy(Counting):
     def step(self, action: Any) -> dm_env.TimeStep:
         raise OSError("no " * 1_000_000)
@@ -415,35 +393,8 @@ def test_rows_that_wait_do_so_at_the_same_time(monkeypatch: pytest.MonkeyPatch) 
     assert settles(lambda: not have_threads())
 
 
-class Late(Counting):
-    """Begins to wait for a device after a while."""
-
-    waits = False
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        if self.waits:
-            time.sleep(0.02)  # As long as the device takes.
-        return super().step(action)
-
-
 def have_threads() -> bool:
     return any(thread.name.startswith("row") for thread in threading.enumerate())
-
-
-def test_rows_that_begin_to_wait_later_are_found_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve(Late) as server:
-        settings = {"num_envs": 4, "length": 100}
-        action = push(0, 0, 0, 0)
-        with make(server.address, settings) as env:
-            env.reset()
-            for _ in range(30):
-                env.step(action)
-            monkeypatch.setattr(Late, "waits", True)
-            for _ in range(4):  # The first one is long, the next two are measured.
-                env.step(action)
-            assert not have_threads()
-        with make(server.address, settings):
-            assert have_threads()
 
 
 def test_a_wait_that_does_not_come_again_makes_no_threads() -> None:
@@ -498,3 +449,10 @@ def test_settings_are_undone_in_all_rows_although_one_raises() -> None:
         with pytest.raises(DmEnvRpcError, match="not undone completely"):
             env.reset({"rows.gain": [2, 2, 2, -1]})
         assert [row.gain for row in Undoing.made] == [0] * 4
+
+
+def test_default_actions_are_those_of_every_row() -> None:
+    with playing(Counting, {"num_envs": 2}, default_actions={"push": 0.5}) as env:
+        env.reset()
+        assert stepped(env, {})["reward"].tolist() == [0.5, 0.5]
+        assert stepped(env, push(0.25, -0.25))["reward"].tolist() == [0.25, -0.25]
