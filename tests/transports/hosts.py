@@ -66,6 +66,7 @@ class Scripted(ServerStream):
     def abandon(self) -> None:
         assert "close" not in self.events
         self.events.append("abandon")
+        self._host.on_abandon()
 
     def close(self) -> None:
         assert self._inside.acquire(blocking=False), "closed while it answers"
@@ -92,6 +93,8 @@ class Host:
             "large": lambda size: bytes(int(size)),
             "sleep": _sleep,
         }
+        self.on_open: Callable[[], None] = lambda: None
+        self.on_abandon: Callable[[], None] = lambda: None
         self.on_close: Callable[[], None] = lambda: None
         self.opened: list[Scripted] = []
         self.answering = threading.local()
@@ -101,9 +104,7 @@ class Host:
         self.address = self.listener.address
 
     def _open(self, peer: Peer) -> Scripted:
-        for name, value in peer.metadata:
-            if name == "x-raise":
-                raise {"exit": SystemExit, "interrupt": KeyboardInterrupt}[str(value)]
+        self.on_open()
         self.opened.append(Scripted(self))
         return self.opened[-1]
 

@@ -16,7 +16,6 @@ from tests.transports.client_call import (
     ClientCall,
     feed,
     framing,
-    outbound,
     received,
     take_outbound,
 )
@@ -31,7 +30,6 @@ from tests.transports.frames import (
     PING,
     RST_STREAM,
     SETTINGS,
-    WINDOW_UPDATE,
     WITH_PRIORITY,
     data,
     frame,
@@ -77,15 +75,6 @@ def transcript() -> bytes:
     )
 
 
-def test_the_first_thing_sent_is_the_preface_and_one_request() -> None:
-    sent = take_outbound(framing())
-    assert sent.startswith(frames.PREFACE)
-    kinds = [(part.kind, part.stream, part.flags) for part in frames.taken_apart(sent)]
-    assert kinds == [(SETTINGS, 0, 0), (WINDOW_UPDATE, 0, 0), (HEADERS, 1, END_HEADERS)]
-    block = frames.taken_apart(sent)[-1].payload
-    assert [tuple(map(str, pair)) for pair in hpack.Decoder().decode(block)] == frames.REQUEST
-
-
 def test_long_headers_are_continued() -> None:
     client = ClientCall([*frames.REQUEST, ("long", "é~" * 6_000)], "localhost:1", LIMIT)
     parts = frames.taken_apart(take_outbound(client))[2:]
@@ -108,19 +97,6 @@ def test_bytes_may_come_in_pieces_of_any_size(size: int) -> None:
         raise client.failure or AssertionError
 
 
-def test_a_large_message_is_put_where_it_stays() -> None:
-    client = framing()
-    message = random.Random(2).randbytes(500_000)
-    feed(client, greeting() + data(grpc_message(message))[:80_000])
-    direct, rest = client.buffers()
-    assert len(direct) == 500_000 + 9 + 5 - 80_000
-    assert len(rest) > 0
-    feed(client, data(grpc_message(message))[80_000:])
-    (whole,) = client.messages
-    assert bytes(whole) == message
-    whole[0] = 0  # It is the receiver's.
-
-
 def test_the_windows_are_opened_again_long_before_they_close() -> None:
     client = framing()
     feed(client, greeting())
@@ -129,61 +105,6 @@ def test_the_windows_are_opened_again_long_before_they_close() -> None:
     feed(client, data(grpc_message(b"0123456789")))
     opened = (1 << 30) + 5
     assert take_outbound(client) == window_update(0, opened) + window_update(1, opened)
-
-
-def test_what_the_window_does_not_take_waits_for_it() -> None:
-    client = framing()
-    take_outbound(client)
-    message = random.Random(3).randbytes(200_000)
-    client.send(message)
-    client.send(b"after it")
-    client.end()
-    sent = take_outbound(client)
-    assert sum(len(part.payload) for part in frames.taken_apart(sent)) == 65_535
-    assert client.has_unsent()
-    feed(client, greeting() + window_update(0, 500_000))
-    sent += take_outbound(client)
-    assert client.has_unsent(), "the window of the stream is still closed"
-    feed(client, window_update(1, 500_000))
-    sent += take_outbound(client)
-    assert not client.has_unsent()
-    parts = [part for part in frames.taken_apart(sent) if part.kind == frames.DATA]
-    content = b"".join(part.payload for part in parts)
-    assert content == grpc_message(message) + grpc_message(b"after it")
-    assert max(len(part.payload) for part in parts) <= 16_384
-    assert [part.flags for part in parts] == [*[0] * (len(parts) - 1), END_STREAM]
-
-
-def test_a_window_that_shrinks_below_nothing_is_waited_for() -> None:
-    client = framing()
-    client.send(bytes(50_000))
-    feed(client, frames.settings(window=10_000))
-    take_outbound(client)
-    client.send(b"x")
-    assert client.has_unsent()
-    feed(client, window_update(1, 40_005))
-    assert take_outbound(client) == b""
-    feed(client, window_update(1, 6))
-    assert take_outbound(client) == data(grpc_message(b"x"))
-
-
-def test_what_is_sent_in_part_goes_on_where_it_stopped() -> None:
-    client = framing()
-    for number in range(5):
-        client.send(bytes([number]) * 1_000)
-    expected, sent = outbound(client), b""
-    while some := outbound(client)[:777]:
-        sent += some
-        client.sent(len(some))
-    assert sent == expected
-
-
-def test_pings_are_answered_and_answers_are_not() -> None:
-    client = framing()
-    feed(client, greeting())
-    take_outbound(client)
-    feed(client, frame(PING, b"abcdefgh") + frame(PING, b"abcdefgh", ACK))
-    assert take_outbound(client) == frame(PING, b"abcdefgh", ACK)
 
 
 def first(*pairs: tuple[str, str], end: bool = False) -> bytes:
@@ -299,13 +220,6 @@ def test_how_a_stream_ended_is_told(name: str) -> None:
     client.received(0)
     assert client.failure is before
     assert not client.messages
-
-
-def test_messages_before_the_end_are_there_at_the_end() -> None:
-    client = framing()
-    feed(client, last(*frames.OK, before=data(grpc_message(b"last words"))))
-    assert received(client) == [b"last words"]
-    assert client.failure is not None
 
 
 def test_cancelling_ends_stream_and_connection() -> None:

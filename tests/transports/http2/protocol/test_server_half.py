@@ -9,7 +9,6 @@ import hpack
 import pytest
 
 from dm_env_rpc_client.transports.http2.protocol.server_half import Event
-from tests.tensors.strategies import mutated
 from tests.transports import frames
 from tests.transports.frames import (
     ACK,
@@ -96,19 +95,6 @@ def test_bytes_may_come_in_pieces_of_any_size(size: int) -> None:
     assert (PING, ACK, 0, b"question") in server.said()
     content = b"".join(part.payload for part in server.said() if part[:3:2] == (DATA, 1))
     assert content == b"".join(grpc_message(message * 2) for message in messages)
-
-
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_connection_may_be_cut_in_two_anywhere(step: int) -> None:
-    contents, messages = transcript()
-    whole = Server()
-    whole.feed(contents)
-    for cut in range(1, len(contents), step):
-        server = Server()
-        server.feed(contents[:cut])
-        server.feed(contents[cut:])
-        assert server.framing.failure is None, cut
-        assert sorted(server.messages()) == sorted([*messages, b"of the other"]), cut
 
 
 @pytest.mark.parametrize("name", CONNECTION_ERRORS)
@@ -213,15 +199,6 @@ def test_a_stream_may_end_while_its_message_arrives() -> None:
     assert server.messages() == [b"x"]
 
 
-def test_tiny_windows_are_used_to_the_last_byte() -> None:
-    server = Server()
-    server.feed(PREFACE + frames.settings(window=1) + request(1) + requests(1, b"abc", b"d"))
-    content = grpc_message(b"abcabc") + grpc_message(b"dd")
-    for count in range(1, len(content) + 1):
-        assert b"".join(part.payload for part in server.said(DATA)) == content[:count]
-        server.feed(window_update(1, 1))
-
-
 def test_the_window_of_the_connection_is_shared_in_turns() -> None:
     server = Server()
     server.feed(PREFACE + frames.settings(window=1 << 20) + request(1) + request(3))
@@ -294,15 +271,6 @@ def test_a_stream_beyond_the_budget_for_rapid_resets_ends_the_connection() -> No
     assert is_calmed(server)
 
 
-def test_streams_that_are_refused_are_of_the_same_budget() -> None:
-    server = Server(max_streams=1)
-    opened = [request(2 * i + 1) for i in range(RESET_STREAMS + 2)]
-    server.feed(BEGIN + b"".join(opened))
-    assert not is_calmed(server)
-    server.feed(request(2 * len(opened) + 1))
-    assert is_calmed(server)
-
-
 @pytest.mark.parametrize("accepted", [True, False])
 def test_each_answer_on_an_accepted_stream_gives_one_back(accepted: bool) -> None:
     server = Server()
@@ -317,15 +285,6 @@ def test_each_answer_on_an_accepted_stream_gives_one_back(accepted: bool) -> Non
     assert is_calmed(server)
 
 
-def test_no_more_is_given_back_than_was_spent() -> None:
-    server = Server()
-    server.feed(OPEN)
-    server.calls[1].accept()
-    server.feed(rapid_resets(1, 1) + requests(1, b"x") * 50)
-    server.feed(rapid_resets(2, RESET_STREAMS + 2))
-    assert is_calmed(server)
-
-
 def test_a_second_gives_twenty_of_the_streams_back() -> None:
     server = Server()
     server.feed(BEGIN + rapid_resets(0, RESET_STREAMS + 1))
@@ -336,14 +295,6 @@ def test_a_second_gives_twenty_of_the_streams_back() -> None:
     assert is_calmed(server)
 
 
-@pytest.mark.parametrize("flood", [frame(PING, bytes(8)), frames.settings()])
-def test_who_is_to_be_answered_has_to_read(flood: bytes) -> None:
-    server = Server()
-    server.feed(OPEN)
-    server.feed(flood * 2_000)
-    assert server.said(GOAWAY) == frames.taken_apart(goaway(1, CALM))
-
-
 def test_time_replenishes_the_budgets() -> None:
     server = Server()
     server.feed(OPEN)
@@ -352,22 +303,3 @@ def test_time_replenishes_the_budgets() -> None:
         for _ in range(20):
             server.half.replenish()
     assert server.framing.failure is None
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_mutated_connections_give_events_or_one_error(seed: int) -> None:
-    contents, _ = transcript()
-    rng = random.Random(seed)
-    failed = 0
-    for _ in range(250):
-        server = Server()
-        server.feed(mutated(contents, rng), rng.choice([100, 1 << 20]))
-        failed += server.framing.failure is not None
-        server.framing.received(0)
-        server.happen()
-        assert server.framing.failure is not None
-        assert not server.half.calls
-        gone = [number for number, what in server.happened if what is Event.GONE]
-        assert len(set(gone)) == len(gone)
-        server.said()
-    assert failed > 30

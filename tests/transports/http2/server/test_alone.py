@@ -5,18 +5,15 @@ They are answered without a queue. What is unusual goes the general way, in the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.server import answering
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
-from tests.support.scripted import settles
 from tests.transports import frames
-from tests.transports.frames import data, frame, grpc_message, settings, window_update
-from tests.transports.hosts import Host, is_served
+from tests.transports.frames import data, frame, grpc_message, window_update
+from tests.transports.hosts import Host
 from tests.transports.raw_client import RawClient, request, requests
 
 
@@ -80,19 +77,6 @@ def test_requests_in_every_form_are_answered_in_order(
     assert len(alone) >= 25
 
 
-def test_several_requests_at_once_are_answered_in_order(
-    client: RawClient, alone: list[bytes]
-) -> None:
-    client.send(request(1))
-    expected: list[bytes] = []
-    for count in (1, 1, 3, 1, 200, 1, 2, 1, 1):
-        messages = [b"echo:%d" % number for number in range(len(expected), len(expected) + count)]
-        client.send(requests(1, *messages))
-        expected += [message[5:] for message in messages]
-        assert client.read_until(lambda: client.answers(1) == expected)  # noqa: B023  # at once
-    assert alone
-
-
 def test_an_answer_waits_for_the_window_of_the_client(host: Host) -> None:
     """The windows are open for a part of an answer."""
     with RawClient(host.address, window=1_000) as client:
@@ -108,74 +92,6 @@ def test_an_answer_waits_for_the_window_of_the_client(host: Host) -> None:
                 left += 1_000
             assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
         assert [len(answer) for answer in client.answers(1)] == list(range(100, 140))
-
-
-def test_another_stream_and_its_end_change_nothing(host: Host, client: RawClient) -> None:
-    client.send(request(1))
-    for number in range(30):
-        client.send(requests(1, b"echo:%d" % number))
-        stream = 2 * number + 3
-        if not number % 5:
-            client.send(request(stream) + requests(stream, b"echo:other"))
-            assert client.read_until(lambda: client.answers(stream) == [b"other"])  # noqa: B023
-            client.send(requests(1, b"echo:beside") + requests(stream, b"echo:again", end=True))
-            assert client.read_until(lambda: client.status(stream) == "0")  # noqa: B023
-            assert client.answers(stream) == [b"other", b"again"]
-        expected = number + 1 + (number // 5 + 1)
-        assert client.read_until(lambda: len(client.answers(1)) == expected)  # noqa: B023
-    numbers = [answer for answer in client.answers(1) if answer != b"beside"]
-    assert numbers == [b"%d" % number for number in range(30)]
-    client.send(data(b"", frames.END_STREAM))
-    assert client.read_until(lambda: client.status(1) == "0")
-    assert host.all_closed_once()
-
-
-def test_a_request_that_ends_the_stream_is_answered(host: Host, client: RawClient) -> None:
-    client.send(request(1) + requests(1, b"echo:1"))
-    assert client.read_until(lambda: client.answers(1) == [b"1"])
-    client.send(requests(1, b"echo:2"))
-    assert client.read_until(lambda: client.answers(1) == [b"1", b"2"])
-    client.send(requests(1, b"echo:3", end=True))
-    assert client.read_until(lambda: client.status(1) == "0")
-    assert client.answers(1) == [b"1", b"2", b"3"]
-    assert host.all_closed_once()
-
-
-def test_a_client_that_reads_nothing_is_answered_later(host: Host) -> None:
-    """Answers that the socket does not take are sent, whole and in order, when it does."""
-    answered = 0
-
-    def large(rest: bytes) -> bytes:
-        nonlocal answered
-        answered += 1
-        return b"%06d" % answered * 20_000
-
-    host.scripts["many"] = large
-    with RawClient(host.address, window=(1 << 31) - 1) as client:
-        client.send(window_update(0, (1 << 31) - 1 - 65_535) + settings(frame=1 << 20))
-        client.send(request(1))
-        for number in range(200):
-            client.send(requests(1, b"many:"))
-            if number < 10:  # One after the other.
-                assert settles(lambda: answered == number + 1)  # noqa: B023
-        assert settles(lambda: answered > 20)
-        assert is_served(host)
-        assert client.read_until(lambda: len(client.answers(1)) == 200, 30.0)
-        expected = [b"%06d" % number * 20_000 for number in range(1, 201)]
-        assert client.answers(1) == expected
-
-
-def test_a_failing_stream_ends_with_its_status(host: Host, client: RawClient) -> None:
-    client.send(request(1))
-    for number in range(3):
-        client.send(requests(1, b"echo:%d" % number))
-        assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
-    client.send(requests(1, b"fail:"))
-    assert client.read_until(lambda: client.status(1) == "10")
-    assert host.all_closed_once()
-    client.send(requests(1, b"echo:late"))
-    assert client.ping()
-    assert len(client.answers(1)) == 3
 
 
 def test_a_part_of_a_message_is_no_request(client: RawClient) -> None:
@@ -207,41 +123,3 @@ def test_a_request_behind_the_end_is_refused(host: Host, client: RawClient) -> N
         go_on.set()
     assert client.read_until(lambda: client.status(1) == "0" or client.reset_code(1) is not None)
     assert client.answers(1)[3:] in ([], [b""])
-
-
-def test_more_than_the_window_ends_the_connection_as_a_violation(
-    host: Host, client: RawClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    client.send(request(1))
-    for number in range(3):
-        client.send(requests(1, b"echo:x"))
-        assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
-    with host.blocking() as go_on:
-        client.send(requests(1, b"block:"))
-        for _ in range(200):  # Its window stays closed, and it sends nevertheless.
-            if not client.send(requests(1, b"echo:" + bytes(16_000))) or not client.ping(5.0):
-                break
-        ended = client.reset_code(1) is not None or client.goaway_code() is not None
-        go_on.set()
-    assert ended
-    assert "serving" not in caplog.text
-
-
-def test_a_client_is_told_if_there_is_no_thread(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = threading.Thread.start
-
-    def fail(thread: threading.Thread) -> None:
-        if "serves a stream" in thread.name:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    client.send(request(1))
-    for number in range(3):
-        client.send(requests(1, b"echo:x"))
-        assert client.read_until(lambda: len(client.answers(1)) == number + 1)  # noqa: B023
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    monkeypatch.setattr(answering, "_SLOW_SECONDS", -1.0)  # So that it is for a thread.
-    client.send(requests(1, b"echo:y"))
-    assert client.read_until(lambda: client.status(1) == "8")

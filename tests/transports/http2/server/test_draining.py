@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 import time
-from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import Tls
 from dm_env_rpc_client.transports.http2.server import clients, listener
-from tests.support.certificates import self_signed
 from tests.support.scripted import descriptor_count, settles
-from tests.transports import frames
-from tests.transports.frames import ACK, DATA, HEADERS, PING, PREFACE, frame, window_update
+from tests.transports.frames import ACK, DATA, HEADERS, PING, frame, window_update
 from tests.transports.hosts import WAIT_SECONDS, Host, is_served
 from tests.transports.raw_client import RawClient, request, requests
 
@@ -55,45 +50,6 @@ def test_the_last_word_arrives_behind_an_answer_that_no_kernel_keeps(host: Host)
         assert client.goaway_code() == PROTOCOL_ERROR
         assert len(client.answers(1)[0]) == 30_000_000
     assert settles(lambda: lingering(host) == 0)
-
-
-def test_with_tls_too(tmp_path: Path) -> None:
-    key, certificate = self_signed(tmp_path)
-    context = ssl.create_default_context(cafile=certificate)
-    context.set_alpn_protocols(["h2"])
-    with (
-        Host(Tls(cert=certificate, key=key).server_context()) as host,
-        RawClient(host.address, greets=False) as client,
-    ):
-        client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
-        client.send(PREFACE + frames.settings())
-        break_off(client, junk=4_000_000)
-        assert client.read_to_the_end()
-        assert client.goaway_code() == PROTOCOL_ERROR
-        assert len(client.found(PING, 0, ACK)) == PINGS
-        client.socket.close()
-        assert settles(lambda: lingering(host) == 0)
-
-
-def test_its_streams_are_closed_at_once_and_nothing_more_is_answered(host: Host) -> None:
-    asked: list[bytes] = []
-
-    def note(rest: bytes) -> bytes:
-        asked.append(rest)
-        return rest
-
-    host.scripts["note"] = note
-    with RawClient(host.address) as client:
-        client.send(request(1) + requests(1, b"note:before"))
-        assert client.read_until(lambda: bool(client.answers(1)))
-        client.send(VIOLATION)
-        assert is_told(client)
-        client.send(requests(1, b"note:after") + request(3) + requests(3, b"note:after"))
-        assert host.all_closed_once()
-        assert client.read_to_the_end()
-        assert is_served(host)
-    assert asked == [b"before"]
-    assert len(host.opened) == 2  # The honest client's is the second.
 
 
 def test_a_client_that_keeps_the_connection_loses_it_after_a_while(

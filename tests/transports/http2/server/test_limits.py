@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import Callable
@@ -54,47 +53,6 @@ def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.Monkey
         assert client.ping()
         go_on.set()
         assert host.all_closed_once()
-
-
-def test_many_requests_of_one_client_do_not_delay_others(host: Host, client: RawClient) -> None:
-    def busy(rest: bytes) -> bytes:
-        until = time.perf_counter() + 0.0005
-        while time.perf_counter() < until:
-            pass
-        return b""
-
-    host.scripts["busy"] = busy
-    client.send(request(1) + requests(1, *[b"busy:"] * 4_000))
-    assert client.read_until(lambda: bool(client.answers(1)))
-    assert is_served(host, 0.5)
-    assert len(client.answers(1)) < 2_000
-
-
-def test_a_connection_with_hundreds_of_streams_ends(caplog: pytest.LogCaptureFixture) -> None:
-    host = Host(max_streams=500)
-    caplog.set_level(logging.ERROR)
-    with RawClient(host.address) as client:
-        client.send(b"".join(request(number) for number in range(1, 801, 2)))
-        assert settles(lambda: len(host.opened) == 400)
-    assert host.all_closed_once()
-    assert is_served(host)
-    host.listener.stop(0.0)
-    assert not caplog.records
-
-
-def test_hundreds_of_malformed_requests_end_the_connection_alone(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.ERROR)
-    with RawClient(host.address) as client:
-        client.begin()
-        for number in range(3, 1_003, 2):
-            client.send(request(number, ("Upper", "case")))
-        assert client.read_to_the_end()
-        assert client.goaway_code() == 11
-    assert host.all_closed_once()
-    assert is_served(host)
-    assert not caplog.records
 
 
 def test_without_descriptors_clients_wait_and_the_processor_rests(

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.protocol import server_half
 from dm_env_rpc_client.transports.http2.server import answering, leading
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
-from tests.support.programs import open_links, run_python
+from tests.support.programs import open_links
 from tests.support.scripted import settles
 from tests.transports import frames
 from tests.transports.frames import DATA, END_STREAM, HEADERS, frame, reset, window_update
-from tests.transports.hosts import WAIT_SECONDS, Host, Scripted, is_served
+from tests.transports.hosts import WAIT_SECONDS, Host, is_served
 from tests.transports.raw_client import RawClient, request, requests
 
 
@@ -34,45 +33,33 @@ def test_after_a_status_nothing_of_the_stream_is_answered_and_it_is_closed(
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, MemoryError, GeneratorExit])
+@pytest.mark.parametrize("place", ["answer", "open", "close", "abandon"])
 def test_whatever_a_stream_raises_it_ends_that_stream_alone(
-    host: Host, client: RawClient, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    host: Host,
+    client: RawClient,
+    place: str,
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    host.error = error()
-    client.send(request(1) + request(3) + requests(1, b"fail:") + requests(3, b"echo:x"))
-    assert client.read_until(lambda: client.status(1) == "13" and client.answers(3) == [b"x"])
-    assert is_served(host)
-    assert error.__name__ in caplog.text
-
-
-@pytest.mark.parametrize("error", ["exit", "interrupt"])
-def test_whatever_opening_a_stream_raises_too(host: Host, client: RawClient, error: str) -> None:
-    client.send(request(1, ("x-raise", error)))
-    assert client.read_until(lambda: client.status(1) == "13")
-    assert is_served(host)
-
-
-def test_whatever_closing_a_stream_raises_too(host: Host, client: RawClient) -> None:
     def fail() -> None:
-        raise SystemExit
+        raise error
 
-    host.on_close = fail
-    client.send(request(1) + frame(DATA, b"", END_STREAM, 1))
-    assert client.read_until(lambda: client.status(1) == "0")
-    host.on_close = lambda: None
-    assert is_served(host)
-
-
-def test_whatever_abandoning_a_stream_raises_too(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Scripted) -> None:
-        raise RuntimeError("not now")
-
-    client.begin()
-    with monkeypatch.context() as patched:
-        patched.setattr(Scripted, "abandon", fail)
+    host.error = error()
+    setattr(host, f"on_{place}", fail)
+    message = b"fail:" if place == "answer" else b"echo:x"
+    client.send(request(1) + request(3) + requests(1, message, end=place == "close"))
+    if place == "abandon":
+        assert client.read_until(lambda: bool(client.answers(1)))
         client.send(reset(1))
-        assert host.all_closed_once()
+        assert settles(lambda: host.opened[0].events == ["abandon", "close"])
+    else:
+        status = "0" if place == "close" else "13"
+        assert client.read_until(lambda: client.status(1) == status)
+        assert place == "close" or error.__name__ in caplog.text
+    setattr(host, f"on_{place}", lambda: None)
+    if place != "open":
+        client.send(requests(3, b"echo:y"))
+        assert client.read_until(lambda: client.answers(3) == [b"y"])
     assert is_served(host)
 
 
@@ -258,50 +245,6 @@ def test_stop_in_the_middle_of_a_slow_close_ends_all_the_same(host: Host) -> Non
     assert settles(lambda: not [one for one in threading.enumerate() if host.address in one.name])
 
 
-def test_what_is_not_parsed_when_a_connection_is_closed_opens_no_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(server_half, "_FRAMES_AT_ONCE", 1)
-    for _ in range(5):
-        host = Host(max_streams=1_000)
-        with RawClient(host.address) as client:
-            client.send(b"".join(map(request, range(1, 801, 2))))
-            assert settles(lambda: bool(host.opened))  # noqa: B023  # at once
-            host.listener.abort()
-            assert host.listener.wait(WAIT_SECONDS)
-            assert host.all_closed_once()
-            count = len(host.opened)
-            time.sleep(0.05)  # Nothing is to happen.
-            assert len(host.opened) == count
-
-
-def test_stop_waits_until_the_answers_are_read(host: Host) -> None:
-    with RawClient(host.address, window=1 << 30) as client:
-        client.send(window_update(0, 1 << 30) + request(1))
-        client.send(requests(1, b"large:30000000", end=True))
-        assert settles(lambda: bool(host.opened))
-        assert host.all_closed_once()
-        stopping = threading.Thread(target=host.listener.stop, args=(WAIT_SECONDS,))
-        stopping.start()
-        assert client.read_until(lambda: client.status(1) == "0")
-        stopping.join(WAIT_SECONDS)
-        assert len(client.answers(1)[0]) == 30_000_000
-        assert client.goaway_code() == 0
-
-
-def test_no_thread_is_left_after_many_stops_at_odd_moments() -> None:
-    for number in range(8):
-        host = Host()
-        with RawClient(host.address) as client:
-            client.begin()
-            # The watcher rests after half a second.
-            time.sleep(0.48 + 0.01 * number if number < 4 else 0)
-            host.listener.stop(0.0)
-        assert settles(
-            lambda: not [one for one in threading.enumerate() if host.address in one.name]  # noqa: B023  # at once
-        )
-
-
 def test_a_forked_child_keeps_no_connection_open(host: Host, client: RawClient) -> None:
     client.begin()
     reader, writer = os.pipe()
@@ -328,26 +271,3 @@ def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(client: R
     client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
     assert client.read_until(lambda: client.status(1) == "0")
     assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
-
-
-PROGRAM = """
-import threading
-from dm_env_rpc_client import make
-from dm_env_rpc_client.server import Catch, serve
-server = serve(Catch, transport="http2")
-env = make(server.address)
-env.reset()
-def play():
-    try:
-        while True:
-            env.step({"paddle": 0})
-    except Exception:
-        pass  # The end of the program closes what is open.
-threading.Thread(target=play, daemon=True).start()
-"""
-
-
-def test_a_program_may_end_while_it_serves() -> None:
-    ended = run_python("-c", PROGRAM)
-    assert "Traceback" not in ended.stderr
-    assert "Fatal" not in ended.stderr

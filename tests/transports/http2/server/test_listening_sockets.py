@@ -19,10 +19,10 @@ from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.net import listening
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
-from dm_env_rpc_client.transports.services import CHECK, WATCH
+from dm_env_rpc_client.transports.services import WATCH
 from tests.support.certificates import Authority, Issued
 from tests.support.ports import HeldPort
-from tests.support.scripted import descriptor_count, settles
+from tests.support.scripted import settles
 from tests.transports import frames
 from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, frame, reset
 from tests.transports.hosts import listener as new_listener
@@ -123,17 +123,6 @@ def test_a_port_that_had_to_be_given_up_is_not_listened_on(
             assert probe.connect_ex(("127.0.0.1", taken)) != 0
 
 
-def test_a_listener_that_cannot_be_opened_leaves_nothing(streams: Streams) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        before, threads = descriptor_count(), threading.active_count()
-        for _ in range(5):
-            with pytest.raises(OSError, match="cannot listen on"):
-                new_listener(streams.open, f"localhost:{other.getsockname()[1]}")
-        # Those of earlier tests may have ended in the meantime.
-        assert settles(lambda: descriptor_count() <= before)
-        assert settles(lambda: threading.active_count() <= threads)
-
-
 @pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls(
     version: ssl.TLSVersion | None, authority: Authority, issued: Issued, tls: Tls, streams: Streams
@@ -171,14 +160,6 @@ def test_a_context_for_clients_is_refused_at_once(streams: Streams) -> None:
         open_listener(
             ListenerOptions(streams.open, 10), "localhost:0", ssl.create_default_context(), "http2"
         )
-
-
-def test_health_is_checked_more_often_than_there_are_streams(listener: Http2Listener) -> None:
-    with grpc.insecure_channel(listener.address) as channel:
-        check: Any = channel.unary_unary(CHECK)
-        for _ in range(20):
-            assert check(b"", timeout=WAIT_SECONDS) == b"\x08\x01"
-    assert is_answered(listener.address)
 
 
 def test_a_watch_of_health_ends_with_the_listener(listener: Http2Listener) -> None:

@@ -20,7 +20,6 @@ from dm_env_rpc_client.transports.http2.server.connection import ServerConnectio
 from dm_env_rpc_client.transports.services import CHECK
 from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, settles
-from tests.transports.frames import reset
 from tests.transports.hosts import WAIT_SECONDS, Host
 from tests.transports.raw_client import REQUEST, RawClient, request, requests
 from tests.transports.server_shell import BEGIN, Server, headers
@@ -187,16 +186,6 @@ def test_answers_to_checks_of_health_pay_for_small_headers_only(header_bytes: in
         assert "opened and reset more than" in str(server.framing.failure)
     else:
         assert server.framing.failure is None
-
-
-def test_answers_on_streams_that_were_not_accepted_make_up_for_no_reset() -> None:
-    server = Server()
-    server.feed(BEGIN)
-    for number in range(1, 2_000, 4):
-        server.feed(headers(*CHECKED, stream=number) + requests(number, b"", end=True))
-        server.feed(request(number + 2) + reset(number + 2))
-        server.take_outbound()
-    assert "opened and reset more than" in str(server.framing.failure)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import random
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -18,10 +17,8 @@ from dm_env_rpc_client.transports.http2.server import answering
 from dm_env_rpc_client.transports.net import status
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.support.scripted import settles
-from tests.support.stopwatch import Stopwatch
 from tests.transports.hosts import Host, open_http2_stream
 from tests.transports.raw_client import RawClient, request, requests
-from tests.transports.test_server_streams import Call
 
 WAIT_SECONDS = 100.0
 MILLISECONDS = [0, 0, 0, 0, 0, 0, 0, 1, 1, 20]
@@ -159,42 +156,3 @@ def test_all_kinds_of_clients_at_once(host: Host, clients: int, count: int) -> N
             task.result(WAIT_SECONDS)
     assert host.all_closed_once()
     assert settles(lambda: host.listener._streams.room.count == 0)
-
-
-@pytest.mark.parametrize("seconds", [1.5, pytest.param(45.0, marks=pytest.mark.soak)])
-def test_a_long_step_delays_no_other_stream_of_its_connection(host: Host, seconds: float) -> None:
-    """Both calls are on one channel of grpcio; a PING is answered at once, too."""
-    go_on = threading.Event()
-    host.scripts["block"] = lambda rest: str(go_on.wait(60)).encode()
-    slowest = 0.0
-    with grpc.insecure_channel(host.address) as channel, RawClient(host.address) as client:
-        long, other = Call(channel), Call(channel)
-        client.send(request(1) + request(3) + requests(1, b"block:"))
-        long.send(b"block:")
-        until = time.monotonic() + min(seconds, 25.0)
-        ends = time.monotonic() + seconds
-        number = 0
-        times = []
-        while time.monotonic() < ends:
-            # A call of grpcio has a timeout of its own in these tests.
-            if time.monotonic() > until - 16.0 and seconds > 20:
-                other.ended()
-                other, until = Call(channel), time.monotonic() + 25.0
-            number += 1
-            stopwatch = Stopwatch()
-            other.send(b"echo:%d" % number)
-            assert next(other.answers) == b"%d" % number
-            client.send(requests(3, b"echo:%d" % number))
-            assert client.read_until(lambda: len(client.answers(3)) == number)  # noqa: B023
-            assert client.ping()
-            times.append(stopwatch.net)
-            client.frames = [one for one in client.frames if one.kind == 0]
-        # Other programs on this machine delay some of them.
-        slowest = sorted(times)[int(len(times) * 0.9)]
-        go_on.set()
-        assert client.read_until(lambda: client.answers(1) == [b"True"])
-        if seconds < 5:
-            assert next(long.answers) == b"True"
-        long.ended()
-        other.ended()
-    assert slowest < 0.05, f"{slowest * 1e3:.1f} ms"
