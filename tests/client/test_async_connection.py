@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 import sys
 import threading
@@ -59,7 +58,6 @@ def test_a_fork_after_the_event_loop_was_closed_under_a_request() -> None:
                 other.send(extension(2))
             return f"{reported}"
 
-        gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "unraisablehook", lambda report: reported.append(str(report)))
             assert Child(send).result() == "[]"

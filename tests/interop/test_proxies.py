@@ -158,10 +158,23 @@ def test_the_settings_of_the_guide_let_long_streams_through(
             assert (env.step({"value": value}).observation["value"] == number).all()
 
 
-@each_proxy
-def test_many_environments_go_through_one_proxy(proxies: Proxies, proxy: str) -> None:
+ENDS_CONNECTIONS = (r"keepalive_requests .*;", "keepalive_requests 3;")
+"""After so many streams nginx says GOAWAY on a connection."""
+
+
+@pytest.mark.parametrize(
+    ("proxy", "changes"),
+    [
+        pytest.param("nginx", [], marks=pytest.mark.nginx),
+        pytest.param("nginx", [ENDS_CONNECTIONS], marks=pytest.mark.nginx),
+        pytest.param("haproxy", [], marks=pytest.mark.haproxy),
+    ],
+)
+def test_many_environments_go_through_one_proxy(
+    proxies: Proxies, proxy: str, changes: list[tuple[str, str]]
+) -> None:
     with (
-        proxies.running(proxy) as address,
+        proxies.running(proxy, *changes) as address,
         BatchedEnvironment(
             address, 8, credentials=proxies.credentials, token=TOKEN, request_timeout=60
         ) as envs,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 
 from dm_env_rpc_client.system import forking
@@ -36,7 +35,6 @@ def test_each_object_is_told_although_others_fail() -> None:
             forking.register(each, Fails.after_fork_in_child)
         stack.callback(setattr, sys, "unraisablehook", before)
         sys.unraisablehook = lambda report: reported.append(str(report.exc_value))
-        gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.
         assert Child(told).result() == "20 closed; ['it cannot be given up']"
         assert all(pipe.fileno() != -1 for pipe in pipes)
 

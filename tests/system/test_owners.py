@@ -109,7 +109,6 @@ def test_a_forked_child_has_none() -> None:
         except RuntimeError as error:
             return str(error)
 
-    gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.
     assert Child(call).result() == "the thread 'owner' has ended"
     assert owner.call(pow, 2, 3) == 8
     owner.end()

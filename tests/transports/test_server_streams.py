@@ -162,22 +162,6 @@ def test_a_client_may_probe_at_the_permitted_rate_while_an_answer_takes_long(
         listener.stop(0.0)
 
 
-@pytest.mark.slow
-def test_a_grpcio_client_with_a_short_keepalive_waits_for_50_seconds(
-    listener: Listener, streams: Streams
-) -> None:
-    # Without the last option, grpcio itself sends only two probes.
-    options = [("grpc.keepalive_time_ms", 10_000), ("grpc.http2.max_pings_without_data", 0)]
-    with grpc.insecure_channel(listener.address, options) as channel:
-        call = Call(channel, seconds=80.0)
-        call.send(b"block", None)
-        timer = threading.Timer(50.0, streams.next().go_on.set)
-        timer.start()
-        assert list(call.answers) == [b"blockblock"]
-        assert call.ended()[0] is grpc.StatusCode.OK
-        timer.join()
-
-
 def test_the_metadata_of_a_call_belong_to_the_peer_and_no_text_shows_them(
     channel: grpc.Channel, streams: Streams
 ) -> None:
@@ -196,16 +180,6 @@ def test_a_stream_that_is_not_opened_ends_with_its_status_before_any_request(
     assert refused.answers.code() is grpc.StatusCode.UNAUTHENTICATED
     assert refused.ended()[1] == "not you"
     assert answers_to(channel, b"a") == [b"aa"]
-
-
-def test_streams_of_one_connection_do_not_wait_for_each_other(
-    channel: grpc.Channel, streams: Streams
-) -> None:
-    slow, blocked = busy(channel, streams, b"block")
-    assert answers_to(channel, b"a") == [b"aa"]
-    blocked.go_on.set()
-    assert next(slow.answers) == b"blockblock"
-    slow.ended()
 
 
 def test_a_stream_whose_client_is_gone_is_told_while_it_answers(
@@ -246,17 +220,6 @@ def test_a_status_ends_one_stream_after_its_earlier_answers(
     for stream in both:
         assert stream.closed.wait(WAIT_SECONDS)
     assert [stream.close_count for stream in both] == [1, 1]
-
-
-def test_a_client_that_disconnects_closes_its_stream(
-    channel: grpc.Channel, streams: Streams
-) -> None:
-    call = Call(channel)
-    call.send(b"a")
-    assert next(call.answers) == b"aa"
-    channel.close()
-    assert streams.next().closed.wait(WAIT_SECONDS)
-    call.send(None)
 
 
 def test_one_stream_too_many_is_refused(channel: grpc.Channel) -> None:

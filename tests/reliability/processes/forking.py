@@ -14,6 +14,7 @@ class Child:
     """A forked child that runs `act`, whose text comes back in `result`."""
 
     def __init__(self, act: Callable[[], str]):
+        gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.
         self._from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
             # Python 3.12 warns of forks of processes with threads; that is what is tried here.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
@@ -27,10 +26,9 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.testing import ScriptedServer, echo
 from dm_env_rpc_client.transports.endpoint import is_for_http2
-from dm_env_rpc_client.transports.net import reaching
 from dm_env_rpc_client.transports.net.addresses import Target
 from tests.support.certificates import Authority
-from tests.support.scripted import descriptor_count, extension, settles, thread_count
+from tests.support.scripted import extension
 from tests.support.stopwatch import patience, time_limit
 from tests.transports.raw_server import Script, ask, both_ways, raw_server, until_closed
 
@@ -120,16 +118,6 @@ def test_what_is_no_grpc_server_is_named(
     assert address in str(caught.value)
 
 
-def test_failed_connects_leave_nothing_behind() -> None:
-    with raw_server(hang_up) as address:
-        threads, descriptors = thread_count(), descriptor_count()
-        for _ in range(20):
-            with pytest.raises((ConnectionLostError, DeadlineExceededError)):
-                connect(address, timeout=0.02)
-        assert settles(lambda: thread_count() <= threads)
-        assert settles(lambda: descriptor_count() <= descriptors)
-
-
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has every name stand for addresses, in this order."""
@@ -171,23 +159,6 @@ def test_an_address_that_does_not_accept_leaves_time_for_the_next(
         assert ask(address, is_async, 1, timeout=patience(2), transport="http2") == extension(1)
 
 
-@pytest.mark.parametrize(
-    ("remaining", "places", "expected"),
-    [
-        (6.0, 3, 2.0),
-        (3.0, 2, 1.5),
-        (60.0, 2, 3.0),
-        (None, 2, 3.0),
-        (60.0, 1, 60.0),
-        (None, 1, None),
-    ],
-)
-def test_addresses_of_a_name_share_the_time(
-    remaining: float | None, places: int, expected: float | None
-) -> None:
-    assert reaching.seconds_to_accept(remaining, places) == expected
-
-
 def test_a_name_that_is_not_resolved_in_time_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
 
@@ -201,12 +172,6 @@ def test_a_name_that_is_not_resolved_in_time_is_a_deadline(monkeypatch: pytest.M
     asked.set()
     with pytest.raises(ConnectionLostError, match="no such name"):
         connect("unknown.example:7", timeout=0.3, insecure=True, transport="http2")
-
-
-@both_ways
-def test_ipv6(echo_server: ScriptedServer, is_async: bool) -> None:
-    address = echo_server.address.replace("localhost", "[::1]")
-    assert ask(address, is_async, 6, transport="http2") == extension(6)
 
 
 # TLS.
@@ -239,37 +204,3 @@ async def test_tls_with_roots_and_a_certificate_of_ones_own(
     async with await connect_async(tls_server, credentials=client_tls) as other:
         assert await asyncio.gather(*map(other.send, requests)) == requests
         assert await other.send(large, timeout=20) == large
-
-
-def test_threads_share_a_tls_connection(tls_server: str, client_tls: Tls) -> None:
-    requests = [extension(number) for number in range(2_000)]
-    with (
-        connect(tls_server, credentials=client_tls, request_timeout=30) as connection,
-        concurrent.futures.ThreadPoolExecutor(4) as threads,
-    ):
-        assert list(threads.map(connection.send, requests)) == requests
-
-
-@both_ways
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_client_without_a_certificate_is_refused_at_once(
-    tls_server: str, authority: Authority, is_async: bool, version: ssl.TLSVersion
-) -> None:
-    credentials = Tls(ca=authority.ca).client_context()
-    credentials.maximum_version = version
-    expected = pytest.raises(ConnectionLostError, match=r"certificate|credentials")
-    with time_limit(10), expected as caught:
-        ask(tls_server, is_async, credentials=credentials, timeout=30)
-    assert tls_server in str(caught.value)
-
-
-def test_plaintext_to_a_tls_server_names_the_credentials(tls_server: str) -> None:
-    timeout = patience(1)
-    with time_limit(2 + timeout), pytest.raises(ConnectionLostError, match="matching credentials"):
-        connect(tls_server, timeout=timeout)
-
-
-def test_tls_to_a_plaintext_server_is_an_error(echo_server: ScriptedServer) -> None:
-    timeout, own = patience(1), ssl.create_default_context()
-    with time_limit(3 + timeout), pytest.raises(ConnectionLostError, match="matching credentials"):
-        connect(echo_server.address, credentials=own, timeout=timeout)

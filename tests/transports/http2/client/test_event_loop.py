@@ -14,7 +14,6 @@ import pytest
 
 from dm_env_rpc_client import (
     ConnectionLostError,
-    ProtocolError,
     Tls,
     connect_async,
     dm_env_rpc_pb2,
@@ -24,7 +23,7 @@ from dm_env_rpc_client.transports.http2.client.receiver import Receiver
 from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from tests.reliability.processes.forking import Child
 from tests.support.certificates import Authority
-from tests.support.scripted import descriptor_count, extension, settles, settles_async, thread_count
+from tests.support.scripted import descriptor_count, extension, settles_async, thread_count
 from tests.support.stopwatch import patience
 from tests.transports import frames
 from tests.transports.frames import data, grpc_message
@@ -138,27 +137,6 @@ async def test_an_answer_of_64_mib_lets_others_run(
     assert sum(offered) > 64 << 20
     assert max(offered) <= most
     assert ticks >= 51
-
-
-async def test_an_answer_that_comes_while_the_loop_stands_still_is_not_taken_for_another() -> None:
-    is_answered = threading.Event()
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        until_request(connection)
-        connection.sendall(echoed(1))
-        assert is_answered.wait(30)
-        connection.sendall(echoed(99))
-        until_closed(connection)
-
-    with raw_server(script) as address:
-        async with await connect_async(address) as connection:
-            assert await connection.send(extension(1)) == extension(1)
-            is_answered.set()
-            assert settles(connection._pipeline._stream.has_unread)  # The loop does not run.
-            with pytest.raises(ConnectionLostError, match="no request was pending"):
-                await connection.send(extension(99))
-            assert isinstance(connection.poisoned_by, ProtocolError)
 
 
 def test_an_interrupt_of_what_receives_loses_no_answer_in_silence() -> None:

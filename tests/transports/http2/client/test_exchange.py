@@ -195,65 +195,12 @@ def test_a_closed_window_is_waited_for(counted: Callable[[], Counted]) -> None:
         assert counts.begun > counts.answered > 0
 
 
-@pytest.mark.parametrize("behind", [False, True], ids=["before the request", "behind its answer"])
-def test_an_answer_that_nobody_has_asked_for_is_an_error(behind: bool) -> None:
-    sent = threading.Event()
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        for number in range(3):
-            assert next_request(connection) == number
-            connection.sendall(echo(number))
-        if not behind:
-            connection.sendall(echo(99))
-        sent.set()
-        until_closed(connection)
-
-    def echo(number: int) -> bytes:
-        more = data(answer_to(99)) if behind and number == 2 else b""
-        return data(answer_to(number)) + more
-
-    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
-        for number in range(3):
-            assert connection.send(numbered(number)).value == numbered(number).value
-        assert sent.wait(20)
-        assert settles(connection.has_unread)
-        with pytest.raises(ProtocolError, match="no request was pending"):
-            connection.send(numbered(3))
-        assert not connection.is_usable
-
-
-def test_the_end_of_the_stream_is_an_error_of_the_request() -> None:
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        for number in range(2):
-            assert next_request(connection) == number
-            connection.sendall(data(answer_to(number)))
-        next_request(connection)
-
-    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
-        for number in range(2):
-            connection.send(numbered(number))
-        with pytest.raises(ConnectionLostError, match="closed the connection"):
-            connection.send(numbered(2))
-
-
 def _no_answer(connection: socket.socket) -> None:
     greet(connection)
     for number in range(2):
         assert next_request(connection) == number
         connection.sendall(data(answer_to(number)))
     until_closed(connection)
-
-
-@pytest.mark.parametrize("seconds", [0.2, 1.3])
-def test_a_deadline_holds(seconds: float) -> None:
-    with raw_server(_no_answer) as address, connect(address) as connection:
-        for number in range(2):
-            connection.send(numbered(number))
-        with pytest.raises(DeadlineExceededError):
-            connection.send(numbered(2), timeout=seconds)
-        assert not connection.is_usable
 
 
 def test_an_answer_that_takes_longer_than_a_look_is_waited_for(
@@ -283,38 +230,6 @@ def test_an_answer_that_takes_longer_than_a_look_is_waited_for(
         monkeypatch.setattr(http2_connection.ClientConnection, "judge", judge)
         assert connection.send(numbered(2)).value == numbered(2).value
         assert counts.begun > counts.answered
-
-
-def test_an_interrupt_leaves_no_answer_behind() -> None:
-    class HandlerError(Exception):
-        """What the handler of a signal raises."""
-
-    def interrupt(*_: object) -> None:
-        raise HandlerError
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    main = threading.get_ident()
-    try:
-
-        def script(connection: socket.socket) -> None:
-            greet(connection)
-            for number in range(3):
-                assert next_request(connection) == number
-                if number == 2:
-                    signal.pthread_kill(main, signal.SIGUSR1)
-                connection.sendall(data(answer_to(number)))
-            until_closed(connection)
-
-        with raw_server(script) as address, connect(address, request_timeout=20) as connection:
-            for number in range(2):
-                connection.send(numbered(number))
-            with pytest.raises(HandlerError):
-                connection.send(numbered(2))
-            assert not connection.is_usable
-            with pytest.raises(ConnectionLostError, match="HandlerError"):
-                connection.send(numbered(3))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_an_interrupt_at_the_end_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,22 +268,6 @@ def test_an_interrupt_at_the_end_leaves_no_lock(monkeypatch: pytest.MonkeyPatch)
         assert not connection.is_usable
         connection.close()
         assert stream._connection._socket.fileno() == -1
-
-
-def test_what_interprets_an_answer_may_ask_in_turn() -> None:
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        while True:
-            connection.sendall(data(answer_to(next_request(connection))))
-
-    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
-        for number in range(0, 20, 2):
-
-            def ask(answer: Any, number: int = number) -> Any:
-                return answer.value, connection.send(numbered(number + 1)).value
-
-            both = connection.wait(connection.start(numbered(number), ask))
-            assert both == (numbered(number).value, numbered(number + 1).value)
 
 
 def test_a_message_that_does_not_change_is_known_by_its_head() -> None:

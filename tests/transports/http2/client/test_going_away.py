@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +17,12 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DeadlineExceededError,
     connect_async,
-    make,
 )
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
 from tests.support.environments import Echo
-from tests.support.groups import installed
-from tests.support.ports import HeldPort
 from tests.support.scripted import descriptor_count, extension, settles, settles_async
 from tests.support.stopwatch import time_limit
 from tests.transports.frames import RESPONSE, headers
@@ -36,7 +31,6 @@ from tests.transports.raw_server import (
     ask,
     both_ways,
     echoed,
-    greet,
     next_frame,
     raw_server,
     read_exactly,
@@ -47,29 +41,28 @@ from tests.transports.raw_server import (
 class Leaving:
     """What the patched server does: it takes some streams of a connection and drops others."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.streams = 1
-        self.code = frames.NO_ERROR
-        self.dropped = 0
-        take = ServerHalf.take_headers
-
-        def take_some(half: Any, stream: int, headers: Any, ends_stream: bool) -> None:
-            if (stream + 1) // 2 > self.streams:
-                self.dropped += 1
-                half._remember(stream)
-                half.last_stream = max(half.last_stream, stream)
-                return
-            take(half, stream, headers, ends_stream)
-            if (stream + 1) // 2 == self.streams:
-                last = 2 * self.streams - 1
-                half.framing.sending.outbound.append(frames.goaway(last, self.code))
-
-        monkeypatch.setattr(ServerHalf, "take_headers", take_some)
+    streams = 1
+    dropped = 0
 
 
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
-    return Leaving(monkeypatch)
+    leaving = Leaving()
+    take = ServerHalf.take_headers
+
+    def take_some(half: Any, stream: int, headers: Any, ends_stream: bool) -> None:
+        if (stream + 1) // 2 > leaving.streams:
+            leaving.dropped += 1
+            half._remember(stream)
+            half.last_stream = max(half.last_stream, stream)
+            return
+        take(half, stream, headers, ends_stream)
+        if (stream + 1) // 2 == leaving.streams:
+            last = 2 * leaving.streams - 1
+            half.framing.sending.outbound.append(frames.goaway(last, frames.NO_ERROR))
+
+    monkeypatch.setattr(ServerHalf, "take_headers", take_some)
+    return leaving
 
 
 @pytest.fixture
@@ -99,22 +92,16 @@ def test_streams_that_were_not_processed_are_opened_again(
     assert settles(lambda: server.stats().streams == 0)
 
 
-def test_those_of_another_code_are_lost(leaving: Leaving, server: Server) -> None:
-    leaving.streams, leaving.code = 3, frames.ENHANCE_YOUR_CALM
-    with pytest.raises(Exception, match="ENHANCE_YOUR_CALM"):
-        check_steps(server.address, 8, transport="http2")
+def leaving_at_first(
+    connections: int, code: int = frames.NO_ERROR, has_begun: bool = False
+) -> Script:
+    """The script of a server that says of its first connections that it processed no stream.
 
-
-def test_a_stream_that_was_processed_is_not_opened_again(leaving: Leaving, server: Server) -> None:
-    with make(server.address, transport="http2") as env:
-        env.reset()
-        server.stop(0.1)
-        with pytest.raises(ConnectionLostError):
-            env.step({"value": 1})
-
-
-def leaving_at_first(connections: int, code: int = frames.NO_ERROR) -> Script:
-    """The script of a server that processes no stream of its first connections."""
+    Args:
+      connections: how many.
+      code: of its GOAWAY.
+      has_begun: whether it has begun to answer all the same.
+    """
     left = [connections]
 
     def script(connection: socket.socket) -> None:
@@ -124,7 +111,7 @@ def leaving_at_first(connections: int, code: int = frames.NO_ERROR) -> Script:
             pass
         if left[0]:
             left[0] -= 1
-            connection.sendall(frames.goaway(0, code))
+            connection.sendall(headers(*RESPONSE) * has_begun + frames.goaway(0, code))
         else:
             connection.sendall(headers(*RESPONSE) + echoed(5))
         until_closed(connection)
@@ -133,41 +120,27 @@ def leaving_at_first(connections: int, code: int = frames.NO_ERROR) -> Script:
 
 
 @both_ways
-@pytest.mark.parametrize("connections", [1, 3])
-def test_the_only_stream_of_a_connection_is_opened_again(is_async: bool, connections: int) -> None:
-    with raw_server(leaving_at_first(connections)) as address:
-        assert ask(address, is_async, 5) == extension(5)
-
-
-@both_ways
-def test_it_is_opened_again_three_times_at_most(is_async: bool) -> None:
-    lost = pytest.raises(ConnectionLostError, match="GOAWAY with NO_ERROR")
-    with raw_server(leaving_at_first(4)) as address, lost:
-        ask(address, is_async, 5)
-
-
-@both_ways
-def test_it_is_not_opened_again_after_another_code(is_async: bool) -> None:
-    script = leaving_at_first(1, frames.ENHANCE_YOUR_CALM)
-    lost = pytest.raises(ConnectionLostError, match="ENHANCE_YOUR_CALM")
-    with raw_server(script) as address, lost:
-        ask(address, is_async, 5)
-
-
-@both_ways
-def test_it_is_not_opened_again_once_the_server_has_begun_to_answer(is_async: bool) -> None:
-    """Even if its GOAWAY says so: a request must not be processed twice."""
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        while next_frame(connection).kind != frames.DATA:
-            pass
-        connection.sendall(frames.goaway(0, frames.NO_ERROR))
-        until_closed(connection)
-
-    lost = pytest.raises(ConnectionLostError, match="GOAWAY with NO_ERROR")
-    with raw_server(script) as address, lost, time_limit(5):
-        ask(address, is_async, 5)
+@pytest.mark.parametrize(
+    ("script", "lost"),
+    [
+        (lambda: leaving_at_first(1), ""),
+        (lambda: leaving_at_first(3), ""),
+        (lambda: leaving_at_first(4), "GOAWAY with NO_ERROR"),
+        (lambda: leaving_at_first(1, frames.ENHANCE_YOUR_CALM), "ENHANCE_YOUR_CALM"),
+        # A request must not be processed twice.
+        (lambda: leaving_at_first(1, has_begun=True), "GOAWAY with NO_ERROR"),
+    ],
+    ids=["once", "three times", "four times", "another code", "an answer has begun"],
+)
+def test_the_only_stream_is_opened_again_if_it_was_not_processed(
+    is_async: bool, script: Callable[[], Script], lost: str
+) -> None:
+    with raw_server(script()) as address, time_limit(5):
+        if lost:
+            with pytest.raises(ConnectionLostError, match=lost):
+                ask(address, is_async, 5)
+        else:
+            assert ask(address, is_async, 5) == extension(5)
 
 
 def only_once() -> Script:
@@ -203,42 +176,3 @@ async def test_a_deadline_and_a_close_end_the_opening_of_another(act: str) -> No
         assert opening.cancelled()
         await connection.close()
         assert await settles_async(lambda: descriptor_count() < descriptors)
-
-
-NGINX = """
-daemon off;
-pid {folder}/pid;
-error_log {folder}/error.log;
-events {{}}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body;
-  proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi;
-  scgi_temp_path {folder}/scgi;
-  server {{
-    listen 127.0.0.1:{port} http2;
-    keepalive_requests 3;
-    location / {{ grpc_pass grpc://{address}; }}
-  }}
-}}
-"""
-
-
-@pytest.mark.nginx
-def test_many_environments_behind_nginx_that_ends_connections(
-    server: Server, tmp_path: Path
-) -> None:
-    with HeldPort() as held:
-        port = held.number
-    text = NGINX.format(folder=tmp_path, port=port, address=server.address)
-    (tmp_path / "nginx.conf").write_text(text)
-    command = [str(installed("nginx")), "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as nginx:
-        try:
-            for _ in range(5):
-                check_steps(f"127.0.0.1:{port}", 8, transport="http2", timeout=20)
-        finally:
-            nginx.terminate()
-            nginx.wait(20)

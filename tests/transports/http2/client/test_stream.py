@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import socket
 import threading
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, connect, connect_async, dm_env_rpc_pb2
+from dm_env_rpc_client import ConnectionLostError, connect, dm_env_rpc_pb2
 from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.transports.net import keepalive
 from tests.support.scripted import descriptor_count, extension, settles
@@ -77,37 +76,6 @@ def test_who_writes_reads_while_the_server_does_not(threads: int) -> None:
     ):
         for sizes in pool.map(work, [48 // threads] * threads):
             assert sizes == [MEGABYTE] * len(sizes)
-
-
-async def test_futures_and_coroutines_write_while_the_server_does_not_read() -> None:
-    with raw_server(stubborn) as address, connect(address, request_timeout=20) as connection:
-        futures = [connection.submit(LARGE) for _ in range(48)]
-        assert {len(future.result().value) for future in futures} == {MEGABYTE}
-    with raw_server(stubborn) as address:
-        async with await connect_async(address, request_timeout=20) as other:
-            answers = await asyncio.gather(*(other.send(LARGE) for _ in range(48)))
-            assert {len(answer.value) for answer in answers} == {MEGABYTE}
-
-
-def test_a_window_that_opens_slowly_is_waited_for() -> None:
-    received: list[int] = []
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        left = 300_000
-        while left > 0:
-            part = next_frame(connection)
-            if part.kind == frames.DATA:
-                received.append(len(part.payload))
-                left -= len(part.payload)
-                step = len(part.payload)
-                connection.sendall(window_update(0, step) + window_update(1, step))
-        connection.sendall(echoed(3))
-        until_closed(connection)
-
-    with raw_server(script) as address, connect(address, request_timeout=10) as connection:
-        assert connection.send(large_extension(3, 300_000)) == extension(3)
-    assert max(received) <= 16_384
 
 
 def test_frames_without_an_answer_that_arrive_between_requests_are_not_waited_behind() -> None:
