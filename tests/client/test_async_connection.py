@@ -6,7 +6,6 @@ import asyncio
 import random
 import sys
 import threading
-from collections.abc import Iterator
 
 import grpc
 import grpc.aio
@@ -18,18 +17,14 @@ from dm_env_rpc_client import (
     ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
-    DmEnvRpcError,
     connect,
     connect_async,
-    dm_env_rpc_pb2,
 )
-from dm_env_rpc_client.server import Server
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer
+from dm_env_rpc_client.testing import ScriptedServer
 from tests.client.scripts import held, silent
 from tests.reliability.processes.forking import Child
 from tests.support.both_transports import EVERY
 from tests.support.scripted import extension
-from tests.support.stopwatch import time_limit
 
 TRANSPORTS = EVERY
 
@@ -76,18 +71,6 @@ async def test_large_requests_wait_in_line_and_keep_their_order(
         assert answers == requests
 
 
-async def test_a_server_error_fails_its_own_request_only(catch_server: Server) -> None:
-    async with await connect_async(catch_server.address) as connection:
-        refused, created = await asyncio.gather(
-            connection.send(dm_env_rpc_pb2.StepRequest()),
-            connection.send(dm_env_rpc_pb2.CreateWorldRequest()),
-            return_exceptions=True,
-        )
-        assert isinstance(refused, DmEnvRpcError)
-        assert isinstance(created, dm_env_rpc_pb2.CreateWorldResponse)
-        assert created.world_name
-
-
 async def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,20 +89,6 @@ async def test_a_wait_that_is_cancelled_before_anything_is_sent_does_no_harm(
             assert connection.is_usable
 
 
-async def test_a_missed_deadline_ends_the_connection() -> None:
-    with ScriptedServer(silent) as server:
-        async with await connect_async(server.address, request_timeout=30) as connection:
-            other = asyncio.create_task(connection.send(extension(1)))
-            await asyncio.sleep(0)  # It has begun.
-            with time_limit(0.5), pytest.raises(DeadlineExceededError) as first:
-                await connection.send(extension(2), timeout=0.2)
-            with pytest.raises(ConnectionLostError) as later:
-                await other
-            assert later.value.__cause__ is first.value
-            with pytest.raises(ConnectionLostError):
-                await connection.send(extension(3))
-
-
 async def test_a_deadline_in_the_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MAX_REQUESTS, 1)
     with ScriptedServer(silent) as server:
@@ -135,22 +104,3 @@ async def test_a_deadline_in_the_line_ends_nothing(monkeypatch: pytest.MonkeyPat
             for task in (first, waiting):
                 with pytest.raises(ConnectionClosedError):
                     await task
-
-
-async def test_close_is_quick_on_a_server_that_never_ends_the_stream() -> None:
-    release = threading.Event()
-
-    def stubborn(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        yield Response(extension=next(requests).extension)
-        release.wait(20)
-
-    with ScriptedServer(stubborn) as server:
-        connection = await connect_async(server.address)
-        assert server.address in repr(connection)
-        await connection.send(extension(1))
-        with time_limit(2):
-            await connection.close()
-            await connection.close()
-        with pytest.raises(ConnectionClosedError):
-            await connection.send(extension(1))
-        release.set()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
-import grpc
 import pytest
 
-from dm_env_rpc_client import SpecError, connect, create_secure_channel_and_connect, make
+from dm_env_rpc_client import SpecError, connect, create_secure_channel_and_connect
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.testing import ScriptedServer, echo
+from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.net.addresses import is_loopback
 from tests.support.both_transports import EVERY
-from tests.support.certificates import self_signed
 from tests.support.ports import HeldPort
-from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
 from tests.transports.raw_server import ask
 
@@ -66,18 +62,6 @@ def test_local_credentials_for_another_machine_are_refused_at_once() -> None:
 def test_an_unknown_transport_is_refused(echo_server: ScriptedServer) -> None:
     with pytest.raises(SpecError, match="unknown transport 'pigeon'"):
         connect(echo_server.address, transport="pigeon")  # type: ignore[arg-type]
-
-
-def test_tls_with_a_trusted_certificate_connects(tmp_path: Path) -> None:
-    key, crt = (path.read_bytes() for path in self_signed(tmp_path))
-    with ScriptedServer(echo, grpc.ssl_server_credentials([(key, crt)])) as server:
-        trusted = grpc.ssl_channel_credentials(crt)
-        assert ask(server.address, False, 1, credentials=trusted) == extension(1)
-
-
-def test_a_unix_socket_connects(tmp_path: Path) -> None:
-    with serve(Catch, f"unix:{tmp_path}/socket") as server, make(server.address) as env:
-        assert env.reset().first()
 
 
 def test_a_server_that_starts_late_is_waited_for() -> None:

@@ -64,24 +64,6 @@ def test_count_and_bytes_are_bounded() -> None:
     assert (fits.is_sent, too_much.is_sent) == (True, False)
 
 
-def test_an_interpretation_that_fails_is_the_requests_own_matter() -> None:
-    fifo = Pipeline("there")
-
-    def explode(payload: object) -> None:
-        raise ZeroDivisionError
-
-    first = Pending(envelopes.encode_request(extension(1)), explode)
-    second = request(2)
-    fifo.push([first])
-    fifo.push([second])
-    fifo.answer(answer(1))
-    fifo.answer(answer(2))
-    with pytest.raises(ZeroDivisionError):
-        first.result()
-    assert second.result() == extension(2)
-    assert fifo.poisoned_by is None
-
-
 @pytest.mark.parametrize(
     ("cause", "kind", "text"),
     [
@@ -107,18 +89,6 @@ def test_the_first_cause_is_chained_to_all_that_follows(
     with pytest.raises(kind) as later:
         fifo.push([request()])
     assert later.value.__cause__ is cause
-
-
-def test_an_outcome_is_final_and_wakes_once() -> None:
-    pending = request()
-    woken: list[int] = []
-    pending.waiters.append(lambda: woken.append(1))
-    pending.finish(1, None)
-    pending.finish(2, ValueError())
-    pending.wake()
-    pending.wake()
-    assert pending.result() == 1
-    assert woken == [1]
 
 
 class PipelineMachine(RuleBasedStateMachine):

@@ -21,7 +21,6 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
     dm_env_rpc_pb2_grpc,
 )
-from dm_env_rpc_client.server import Server
 from tests.support.both_transports import EVERY
 
 TRANSPORTS = EVERY
@@ -79,14 +78,6 @@ def test_a_servicer_that_implements_nothing_says_so() -> None:
     servicer = dm_env_rpc_pb2_grpc.EnvironmentServicer
     with served(servicer) as address, connect(address) as connection, expected:
         connection.send(CREATE)
-
-
-def test_the_stub_calls_any_server(catch_server: Server) -> None:
-    requests = [Request(create_world={}), Request(create_world={})]
-    with grpc.insecure_channel(catch_server.address) as channel:
-        stub = dm_env_rpc_pb2_grpc.EnvironmentStub(channel)
-        names = [answer.create_world.world_name for answer in stub.Process(iter(requests))]
-    assert len(set(names)) == 2
 
 
 def test_stubs_and_servers_of_both_packages_go_together() -> None:

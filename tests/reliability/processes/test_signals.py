@@ -10,10 +10,8 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
-import grpc
 import pytest
 
 from dm_env_rpc_client import (
@@ -23,19 +21,15 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Server
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer
 from tests.launch.processes import is_alive
-from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
 from tests.support.programs import ROOT, run_python
 from tests.support.scripted import (
     SignalledServer,
-    descriptor_count,
     extension,
     served_echo,
     settles,
-    thread_count,
 )
 from tests.support.stopwatch import Stopwatch, ends_within, time_limit
 
@@ -94,159 +88,6 @@ def test_row_2_a_frozen_server_is_a_missed_deadline(count: int, seen: Seen) -> N
     assert max(net) < 0.2
 
 
-INTERRUPTING = """
-import random, signal, sys
-from dm_env_rpc_client import ConnectionLostError
-from tests.support.both_transports import obey
-from tests.support.scripted import extension
-
-obey()
-
-class Interrupt(BaseException):
-    pass
-
-def interrupt(number, frame):
-    raise Interrupt
-
-address, rounds = sys.argv[1], int(sys.argv[2])
-signal.signal(signal.SIGALRM, interrupt)
-chance = random.Random(0)
-"""
-
-INTERRUPTED = (
-    INTERRUPTING
-    + """
-from dm_env_rpc_client import connect
-
-interrupted = stale = dead = number = 0
-connection = connect(address)
-while interrupted < rounds:
-    try:
-        # And again: Python ignores an interrupt that comes in a callback of a weak reference.
-        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.002 + 1e-5, 1.0)
-        while True:
-            number += 1
-            # A loop in a `try` ends in no condition: see tests/system/test_locks.py.
-            stale += connection.send(extension(number)) != extension(number)
-    except Interrupt:
-        interrupted += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    number += 1
-    try:
-        stale += connection.send(extension(number), timeout=5) != extension(number)
-    except ConnectionLostError:
-        dead += 1
-        connection.close()
-        connection = connect(address)
-connection.close()
-print(interrupted, stale, dead)
-"""
-)
-
-
-def check_interrupted(program: str, address: str, count: int, seen: Seen) -> None:
-    """Runs a program that is interrupted so often, and counts what it has seen."""
-    finished = run_python("-c", program, address, count, timeout=500)
-    interrupted, stale, dead = map(int, finished.stdout.split())
-    seen(interrupts=interrupted, stale_answers=stale, unusable_connections=dead)
-    assert (interrupted, stale) == (count, 0)
-    assert dead > count / 2
-
-
-@pytest.mark.row(6)
-@counts(60, 1_000)
-def test_row_6_interrupts_at_random_points_leave_no_stale_answer(
-    echo_server: Echoing, count: int, seen: Seen
-) -> None:
-    check_interrupted(INTERRUPTED, echo_server.address, count, seen)
-
-
-INTERRUPTED_TOGETHER = (
-    INTERRUPTING
-    + """
-from dm_env_rpc_client.client.connection_group import ConnectionGroup
-
-interrupted = stale = dead = number = 0
-connections = []
-while interrupted < rounds:
-    if not connections:
-        group = ConnectionGroup(address)
-        connections = [group.open() for _ in range(4)]
-    try:
-        signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.003 + 1e-5, 2.0)
-        while True:
-            pending = []
-            with group.together():
-                for connection in connections:
-                    for _ in range(2):
-                        number += 1
-                        request = extension(number)
-                        pending.append((connection, request, connection.start(request)))
-            for connection, request, started in pending:
-                stale += connection.wait(started) != request
-    except Interrupt:
-        interrupted += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    usable = []
-    for connection in connections:
-        number += 1
-        try:
-            stale += connection.send(extension(number), timeout=5) != extension(number)
-            usable.append(connection)
-        except ConnectionLostError:
-            dead += 1
-    if len(usable) < len(connections):
-        for connection in connections:
-            connection.close()
-        connections = []
-print(interrupted, stale, dead)
-"""
-)
-
-
-@pytest.mark.row(6)
-@counts(60, 1_000)
-def test_row_6_interrupts_leave_no_stale_answer_to_others_on_the_same_socket(
-    count: int, seen: Seen
-) -> None:
-    with echoing("serve") as server:
-        check_interrupted(INTERRUPTED_TOGETHER, server.address, count, seen)
-
-
-@pytest.mark.row(13)
-@counts(100, 2_000)
-def test_row_13_opens_and_closes_leave_nothing_behind(
-    echo_server: Echoing, count: int, seen: Seen
-) -> None:
-    def open_and_close() -> None:
-        with connect(echo_server.address) as connection:
-            connection.send(extension(1))
-            connection.submit(extension(2)).result()
-
-    open_and_close()
-    assert settles(lambda: echo_server.open_streams == 0)
-    threads, descriptors = thread_count(), descriptor_count()
-    for _ in range(count):
-        open_and_close()
-    assert settles(lambda: echo_server.open_streams == 0, 1.0)
-    assert settles(lambda: thread_count() <= threads + 2)
-    assert settles(lambda: descriptor_count() <= descriptors)
-    seen(
-        connections=count,
-        threads_more=float(max(0, thread_count() - threads)),
-        descriptors_more=float(max(0, descriptor_count() - descriptors)),
-    )
-
-
-def test_connections_that_are_forgotten_are_ended(echo_server: Echoing) -> None:
-    connection = connect(echo_server.address)
-    connection.send(extension(1))
-    connection.submit(extension(1)).result()
-    assert echo_server.open_streams == 1
-    del connection
-    assert settles(lambda: echo_server.open_streams == 0)
-
-
 @pytest.mark.parametrize("how", ["used", "poisoned", "stepped"])
 def test_what_is_forgotten_is_freed(echo_environment_server: Server, how: str) -> None:
     def use() -> weakref.ref[Any]:
@@ -265,39 +106,6 @@ def test_what_is_forgotten_is_freed(echo_environment_server: Server, how: str) -
     forgotten = use()
     assert settles(lambda: gc.collect() >= 0 and forgotten() is None)
     assert settles(lambda: echo_environment_server.agent_count == 0)
-
-
-@pytest.mark.row(15)
-def test_row_15_close_in_every_state_is_quick_and_raises_nothing(
-    echo_server: Echoing, seen: Seen
-) -> None:
-    unused = connect(echo_server.address)
-    used = connect(echo_server.address)
-    used.send(extension(1))
-    in_flight = connect(echo_server.address)
-    in_flight.submit(extension(1))
-    for connection in (unused, used, in_flight):
-        began = time.monotonic()
-        with time_limit(2):
-            connection.close()
-            connection.close()
-        seen(closes=2, close_s=time.monotonic() - began)
-
-
-@pytest.mark.row(15)
-def test_row_15_close_on_a_stream_that_the_server_does_not_end() -> None:
-    release = threading.Event()
-
-    def stubborn(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        yield Response(extension=next(requests).extension)
-        release.wait(20)
-
-    with ScriptedServer(stubborn) as server:
-        connection = connect(server.address)
-        connection.send(extension(1))
-        with time_limit(2):
-            connection.close()
-        release.set()
 
 
 @pytest.mark.row(15)
