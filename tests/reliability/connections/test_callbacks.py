@@ -20,7 +20,6 @@ from dm_env_rpc_client import (
     DeadlineExceededError,
     connect,
 )
-from dm_env_rpc_client.client.futures import RequestFuture
 from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
 from tests.reliability.scorecard import counts
 from tests.support.scripted import extension, number_of, settles
@@ -80,23 +79,6 @@ def test_row_43_callbacks_that_wait_for_the_next_request(
         future.add_done_callback(wait_for(later))
     assert calls.all.wait(SECONDS)
     assert calls.numbers == [1001] * count
-    goes_on(connection)
-
-
-@counts(20, 200)
-def test_row_43_callbacks_that_submit(connection: Connection, count: int) -> None:
-    """Row 43: each callback submits the next request, with a callback of its own."""
-    calls = _Calls(count)
-
-    def callback(future: Future) -> None:
-        number = number_of(future.result())
-        calls.add(number)
-        if number + 1 < count:
-            connection.submit(extension(number + 1)).add_done_callback(callback)
-
-    connection.submit(extension(0)).add_done_callback(callback)
-    assert calls.all.wait(SECONDS)
-    assert calls.numbers == list(range(count))
     goes_on(connection)
 
 
@@ -244,17 +226,6 @@ def test_an_interrupted_wait_for_a_future_that_another_thread_reads_is_harmless(
     goes_on(connection)
 
 
-def test_a_future_uses_no_private_parts_of_its_base_class() -> None:
-    base = concurrent.futures.Future
-    private = {name for name in {*vars(base), *vars(base())} if name.startswith("_")}
-    private = {name for name in private if not name.endswith("__")}
-    assert "_condition" in private
-    code = [each.__code__ for each in vars(RequestFuture).values() if hasattr(each, "__code__")]
-    assert len(code) > 5
-    assert private & {name for each in code for name in each.co_names} == set()
-    assert private & vars(RequestFuture).keys() == set()
-
-
 def one_by_one(turns: threading.Semaphore) -> Callable[..., Iterator[Response]]:
     """Answers the next request with the same each time that it may."""
 
@@ -324,13 +295,6 @@ def test_what_waits_for_a_future_is_told_of_its_deadline() -> None:
         assert isinstance(future.exception(), DeadlineExceededError)
         assert not connection.is_usable
         turns.release(2)  # So that the server ends.
-
-
-def test_a_future_that_is_done_says_so(connection: Connection) -> None:
-    future = connection.submit(extension(1))
-    assert repr(future) == "<RequestFuture for extension: running>"
-    assert number_of(future.result(SECONDS)) == 1
-    assert repr(future) == "<RequestFuture for extension: finished>"
 
 
 def test_a_callback_of_a_future_that_is_done_is_called_at_once(

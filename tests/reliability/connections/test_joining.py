@@ -14,8 +14,6 @@ from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
     SpecError,
-    connect,
-    create_and_join_world,
     make,
     make_async,
 )
@@ -112,25 +110,6 @@ def test_an_interrupt_while_a_batch_is_joined_destroys_its_world(
     with pytest.raises(KeyboardInterrupt):
         BatchedEnvironment(catch_server.address, 3)
     assert settles(lambda: catch_server.world_count == 0, 1.0)
-
-
-def test_row_17_an_interrupt_while_joining_destroys_the_world_over_a_new_connection(
-    catch_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send = dm_env_rpc_client.Connection.send
-
-    def interrupted(self: Any, request: Any, timeout: float | None = None) -> Any:
-        answer = send(self, request, timeout)
-        if type(request).__name__ == "JoinWorldRequest":
-            self._poison(KeyboardInterrupt())
-            raise KeyboardInterrupt
-        return answer
-
-    monkeypatch.setattr(dm_env_rpc_client.Connection, "send", interrupted)
-    with connect(catch_server.address) as connection:
-        with pytest.raises(KeyboardInterrupt):
-            create_and_join_world(connection, {}, {})
-        assert settles(lambda: catch_server.world_count == 0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import collections
 import functools
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -28,6 +27,7 @@ from dm_env_rpc_client import (
     make_async,
 )
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
+from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import serve
 from tests.reliability.connections.counting import WAYS, Counting, CountingGym
 from tests.reliability.recording import Seen
@@ -97,31 +97,6 @@ async def test_a_cancel_after_the_answer_makes_the_connection_unusable(
                 await env.step(ACTION)
 
 
-class _Failing(Counting):
-    def step(self, action: Any) -> dm_env.TimeStep:
-        raise ValueError("no step")
-
-
-def _cancel(task: asyncio.Future[Any]) -> None:
-    task.cancel()
-
-
-@pytest.mark.row(7)
-async def test_a_cancel_after_an_error_as_the_answer_makes_the_connection_unusable() -> None:
-    with serve(_Failing) as server:
-        async with await make_async(server.address) as env:
-            await env.reset()
-            step = asyncio.ensure_future(env.step(ACTION))
-            await asyncio.sleep(0)
-            (pending,) = env.connection._pipeline._pipeline.fifo
-            pending.waiters.insert(0, functools.partial(_cancel, step))
-            with pytest.raises(asyncio.CancelledError):
-                await step
-            assert pending.error is not None
-            with pytest.raises(ConnectionLostError, match="CancelledError"):
-                await env.step(ACTION)
-
-
 @pytest.mark.row(7)
 @counts(200, 3_000)
 async def test_timeouts_around_the_answer_lose_no_step(
@@ -180,126 +155,97 @@ class _Interrupt(BaseException):
     pass
 
 
-def _interrupt(*_: Any, **__: Any) -> Any:
-    raise _Interrupt
-
-
-@pytest.mark.parametrize("between", ["start and wait", "wait and caller"])
-def test_an_interrupt_around_the_wait_makes_the_connection_unusable(
-    servers: dict[str, str], between: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call = Connection._call
-
-    def call_and_interrupt(connection: Connection, pending: Any) -> Any:
-        if between == "wait and caller":
-            call(connection, pending)
-        else:
-            connection._send(pending)
-        raise _Interrupt
-
-    with make(servers["dm_env"]) as env:
-        env.reset()
-        with monkeypatch.context() as patched:
-            patched.setattr(Connection, "_call", call_and_interrupt)
-            with pytest.raises(_Interrupt):
-                env.step(ACTION)
-        with pytest.raises(ConnectionLostError, match="_Interrupt"):
-            env.step(ACTION)
-
-
-def test_an_unroll_that_is_interrupted_while_it_stacks_makes_the_connection_unusable(
-    servers: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with make(servers["dm_env"]) as env:
-        env.reset()
-        with monkeypatch.context() as patched:
-            patched.setattr("dm_env_rpc_client.protocol.timesteps.Stack.filled", _interrupt)
-            with pytest.raises(_Interrupt):
-                env.unroll([ACTION] * 3)
-        with pytest.raises(ConnectionLostError, match="_Interrupt"):
-            env.step(ACTION)
-
-
 class _InterruptedDeque(collections.deque[Any]):
     def popleft(self) -> Any:
         super().popleft()
         raise _Interrupt
 
 
-@pytest.mark.parametrize("after", ["the steps are sent", "a step is taken from its list"])
-@pytest.mark.parametrize("call", ["rollout", "unroll"])
-def test_steps_ahead_that_are_in_no_list_when_an_interrupt_comes_make_the_connection_unusable(
-    servers: dict[str, str], call: str, after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start_all = DmEnvAdaptor._start_all
+def after(owner: Any, name: str, does: str = "") -> tuple[Any, str, Any]:
+    """An interrupt when a method has done its work, or only that of another method."""
+    method = getattr(owner, does or name)
 
-    def start_all_and_interrupt(env: DmEnvAdaptor, *arguments: Any) -> Any:
-        start_all(env, *arguments)
+    def do_and_interrupt(*arguments: Any, **keywords: Any) -> Any:
+        method(*arguments, **keywords)
         raise _Interrupt
 
-    with make(servers["dm_env"]) as env:
-        env.reset()
-        with monkeypatch.context() as patched:
-            if after == "the steps are sent":
-                patched.setattr(DmEnvAdaptor, "_start_all", start_all_and_interrupt)
-            else:
-                module = "dm_env_rpc_client.environment.dm_env_adaptor"
-                patched.setattr(f"{module}.collections.deque", _InterruptedDeque)
-            with pytest.raises(_Interrupt):
-                list(env.rollout([ACTION])) if call == "rollout" else env.unroll([ACTION])
-        with pytest.raises(ConnectionLostError, match="_Interrupt"):
-            env.step(ACTION)
+    return owner, name, do_and_interrupt
 
 
-@pytest.mark.parametrize("call", ["step", "send", "reset"])
-def test_a_row_whose_step_was_just_sent_when_an_interrupt_comes_is_lost(
-    servers: dict[str, str], call: str, monkeypatch: pytest.MonkeyPatch
+class Moment(NamedTuple):
+    """When an interrupt comes: what has the step then is in no list that its end looks at.
+
+    Attributes:
+      opened: what is stepped.
+      patch: of the package, for the interrupt.
+      act: what is interrupted.
+      rows: those that are lost.
+    """
+
+    opened: Callable[[str], Any]
+    patch: tuple[Any, str, Any]
+    act: Callable[[Any], object]
+    rows: list[int] | None = None
+
+
+ROWS = {"value": [1, 1, 1]}
+streams = functools.partial(BatchedEnvironment, num_envs=3, num_batches=0)
+batch = functools.partial(BatchedEnvironment, num_envs=3)
+of_rows: dict[str, Callable[[Any], object]] = {
+    "step": lambda env: env.step(ROWS),
+    "send and recv": lambda env: (env.send(ROWS), env.recv(3)),
+    "reset": lambda env: env.reset(),
+}
+
+MOMENTS = {
+    "a step is sent": Moment(
+        make, after(Connection, "_call", "_send"), lambda env: env.step(ACTION)
+    ),
+    "a step is answered": Moment(make, after(Connection, "_call"), lambda env: env.step(ACTION)),
+    "a rollout is sent": Moment(
+        make, after(DmEnvAdaptor, "_start_all"), lambda env: list(env.rollout([ACTION]))
+    ),
+    "a step of a rollout is taken": Moment(
+        make,
+        (collections, "deque", _InterruptedDeque),
+        lambda env: list(env.rollout([ACTION])),
+    ),
+    "an unroll is sent": Moment(
+        make, after(DmEnvAdaptor, "_start_all"), lambda env: env.unroll([ACTION])
+    ),
+    "an unroll is stacked": Moment(
+        make, after(timesteps.Stack, "filled"), lambda env: env.unroll([ACTION] * 3)
+    ),
+    **{
+        f"a row is sent by {name}": Moment(streams, after(DmEnvAdaptor, "_start_step"), act, [0])
+        for name, act in of_rows.items()
+    },
+    **{
+        f"{kind} are read by {name}": Moment(
+            opened, after(BatchedEnvironment, "_timestep"), act, [0, 1, 2]
+        )
+        for kind, opened in (("streams", streams), ("rows", batch))
+        for name, act in of_rows.items()
+    },
+}
+
+
+@pytest.mark.row(6)
+@pytest.mark.parametrize("name", MOMENTS)
+def test_an_interrupt_at_the_worst_moment_makes_what_was_stepped_unusable(
+    servers: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start_step = DmEnvAdaptor._start_step
-    actions = {"value": [1, 1, 1]}
-
-    def start_step_and_interrupt(env: DmEnvAdaptor, *arguments: Any, **keywords: Any) -> Any:
-        start_step(env, *arguments, **keywords)
-        raise _Interrupt
-
-    with BatchedEnvironment(servers["dm_env"], 3, num_batches=0) as env:
+    moment = MOMENTS[name]
+    with moment.opened(servers["dm_env"]) as env:
         env.reset()
         with monkeypatch.context() as patched:
-            patched.setattr(DmEnvAdaptor, "_start_step", start_step_and_interrupt)
-            calls: dict[str, Callable[[], object]] = {
-                "step": lambda: env.step(actions),
-                "send": lambda: env.send(actions),
-                "reset": env.reset,
-            }
+            patched.setattr(*moment.patch)
             with pytest.raises(_Interrupt):
-                calls[call]()
-        with pytest.raises(EnvironmentsFailedError, match="_Interrupt") as failed:
-            env.step(actions)
-        assert list(failed.value.failures) == [0]
-
-
-@pytest.mark.parametrize("num_batches", [None, 0])
-@pytest.mark.parametrize("call", ["step", "recv", "reset"])
-def test_an_interrupt_of_a_batch_costs_the_rows_that_it_has_read(
-    servers: dict[str, str], call: str, num_batches: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actions = {"value": [1, 1, 1]}
-    with BatchedEnvironment(servers["dm_env"], 3, num_batches=num_batches) as env:
-        env.reset()
-        if call == "recv":
-            env.send(actions)
-        with monkeypatch.context() as patched:
-            patched.setattr(env, "_timestep", _interrupt)
-            calls: dict[str, Callable[[], object]] = {
-                "step": lambda: env.step(actions),
-                "recv": lambda: env.recv(3),
-                "reset": env.reset,
-            }
-            with pytest.raises(_Interrupt):
-                calls[call]()
-        with pytest.raises(EnvironmentsFailedError, match="_Interrupt") as failed:
-            env.step(actions)
-        assert list(failed.value.failures) == [0, 1, 2]
+                moment.act(env)
+        errors = (ConnectionLostError, EnvironmentsFailedError)
+        with pytest.raises(errors, match="_Interrupt") as failed:
+            env.step(ACTION if moment.rows is None else ROWS)
+        assert moment.rows is None or list(getattr(failed.value, "failures", ())) == moment.rows
 
 
 def test_an_interrupt_of_recv_costs_no_row_that_is_idle_or_under_way(
@@ -309,7 +255,7 @@ def test_an_interrupt_of_recv_costs_no_row_that_is_idle_or_under_way(
         before = env.reset().observation["count"]
         env.send({"value": [1]}, [0])
         with monkeypatch.context() as patched:
-            patched.setattr(env, "_timestep", _interrupt)
+            patched.setattr(*after(BatchedEnvironment, "_timestep"))
             with pytest.raises(_Interrupt):
                 env.recv()
         env.send({"value": [1, 1]}, [1, 2])

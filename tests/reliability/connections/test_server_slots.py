@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from multiprocessing.connection import Connection as Pipe
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.reliability.connections.soak import threads_of
 from tests.reliability.hostile.served import Honest, served
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
-from tests.support import forks
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 from tests.transports.frames import DATA, END_STREAM, WINDOW_UPDATE, frame
@@ -70,39 +68,3 @@ def test_row_26_one_client_too_many(seen: Seen) -> None:
                 make(server.address)
             seen(refused_clients=1, refused_after_s=begin.seconds)
             assert begin.within(1.0)
-
-
-def _play(address: str, count: int, told: Pipe) -> None:
-    """Steps many environments, until it is killed."""
-    environments = [make(address) for _ in range(count)]
-    for env in environments:
-        env.reset()
-    told.send("playing")
-    while True:
-        for env in environments:
-            env.step({"paddle": 0})
-
-
-@pytest.mark.row(27)
-@counts(20, 500)
-def test_row_27_killed_clients(count: int, seen: Seen) -> None:
-    """Row 27: the places of killed clients are free within 2 s."""
-    at_once = 10
-    with served(max_connections=at_once) as server:
-        for _ in range(count // at_once):
-            with forks.child(_play, server.address, at_once) as (_, pipe):
-                assert pipe.recv() == "playing"
-            begin = Stopwatch()
-
-            def are_free() -> bool:
-                with contextlib.ExitStack() as stack:
-                    try:
-                        for _ in range(at_once):
-                            stack.enter_context(Honest(server.address))
-                    except ConnectionLostError:
-                        return False
-                return True
-
-            assert settles(are_free, 2.0)
-            seen(killed_clients=at_once, free_again_after_s=begin.seconds)
-            assert begin.within(2.0)
