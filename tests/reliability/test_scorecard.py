@@ -8,7 +8,7 @@ import pytest
 
 from tests.reliability import report
 from tests.reliability.__main__ import main
-from tests.reliability.report import FAILED, MISSING, PASSED, RowResult
+from tests.reliability.report import FAILED, PASSED
 from tests.reliability.scorecard import ROWS, files_of
 from tests.support.programs import run_python
 
@@ -41,27 +41,11 @@ def test_the_command_runs_a_row_and_writes_what_it_saw(tmp_path: Path) -> None:
     )
 
 
-def test_a_row_without_a_test_is_listed_and_fails_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("tests.reliability.__main__.files_of", dict)
-    assert main(["--quick", "--rows", "39-40"]) == 1
-    printed = capsys.readouterr().out
-    assert printed.count("result: not there yet") == 2
-    assert printed.endswith("2 not there yet\n")
-
-
 def test_the_rows_are_listed_with_their_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--rows", "8,22"]) == 0
     printed = capsys.readouterr().out
     assert "   tests/reliability/hostile/test_answers.py\n22 every pair" in printed
     assert printed.endswith("   tests/tensors/test_casting.py\n")
-
-
-@pytest.mark.parametrize("rows", ["0", "99", "2-1", "x", "1,,2"])
-def test_rows_that_do_not_exist_are_refused(rows: str) -> None:
-    with pytest.raises(SystemExit):
-        main(["--rows", rows])
 
 
 REPORT = """<testsuites><testsuite time="1.5">
@@ -78,36 +62,9 @@ def written(path: Path, *inner: str) -> Path:
     return path
 
 
-def test_counts_add_up_and_the_largest_extreme_is_shown(tmp_path: Path) -> None:
-    assert (
-        report.read(ROWS[1], written(tmp_path / "run.xml", "")).seen
-        == "4 kills; noticed at most 1 s; threads more at most 2; 2 of 2 tests passed"
-    )
-
-
-def test_the_rows_of_an_earlier_run_with_these_counts_are_reported_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    written(tmp_path / "row-1-quick.xml", "")
-    written(tmp_path / "row-2-full.xml", "")
-    monkeypatch.setattr("tests.reliability.__main__.files_of", dict)
-    table = tmp_path / "run.md"
-    asked = ["--rows", "39", "--reports", str(tmp_path), "--markdown", str(table)]
-    assert main(["--quick", *asked]) == 1
-    assert capsys.readouterr().out.endswith("1 passed, 1 not there yet\n")
-    assert table.read_text().count("not run") == len(ROWS) - 2
-
-
 @pytest.mark.parametrize(
     ("inner", "outcome"),
     [("", PASSED), ("<failure/>", FAILED), ("<error/>", FAILED), ("<skipped/>", PASSED)],
 )
 def test_a_row_fails_with_any_of_its_tests(inner: str, outcome: str, tmp_path: Path) -> None:
     assert report.read(ROWS[1], written(tmp_path / "run.xml", inner)).outcome == outcome
-
-
-def test_a_row_without_a_report_fails_and_one_without_tests_is_not_there(tmp_path: Path) -> None:
-    assert report.read(ROWS[1], tmp_path / "none.xml").outcome == FAILED
-    (tmp_path / "run.xml").write_text("<testsuites/>")
-    assert report.read(ROWS[1], tmp_path / "run.xml").outcome == MISSING
-    assert RowResult(ROWS[1], [report.SKIPPED]).outcome == report.SKIPPED

@@ -1,6 +1,6 @@
 """Row 16, in processes of its own; `fork_rounds` is row 32.
 
-    python -m tests.reliability.processes.fork_scenarios ADDRESS ROUNDS NAME...
+    python -m tests.reliability.processes.fork_scenarios NAME ADDRESS ROUNDS
 
 pytest's own process holds servers and grpcio, which do not survive a fork.
 """
@@ -11,29 +11,13 @@ import asyncio
 import os
 import sys
 import time
-import traceback
 import warnings
-from collections.abc import Callable
 
 from dm_env_rpc_client import connect, connect_async, make
-from tests.reliability.processes.fork_children import use_everything, use_everything_async
+from tests.reliability.processes.fork_children import use_everything_async
 from tests.reliability.processes.forking import Child
 from tests.support.both_transports import obey
 from tests.support.scripted import extension
-
-
-def exits(address: str) -> None:
-    """A child that runs the interpreter's exit handlers changes nothing."""
-    connection = connect(address, request_timeout=20)
-    pending = connection.start(extension(1))
-    child = os.fork()
-    if child == 0:
-        sys.exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0, status
-    assert connection.wait(pending) == extension(1)
-    assert connection.send(extension(2)) == extension(2)
-    connection.close()
 
 
 def leaves(address: str) -> None:
@@ -57,14 +41,6 @@ def leaves(address: str) -> None:
     assert child.result() == "lived"
     watcher.close()
     os._exit(0)
-
-
-def use(address: str) -> None:
-    """A child is refused the parent's connection, and opens connections of its own."""
-    with connect(address, request_timeout=20) as connection:
-        assert connection.send(extension(50)) == extension(50)
-        assert Child(lambda: use_everything(connection, [], [])).result() == "refused"
-        assert connection.send(extension(51)) == extension(51)
 
 
 def same_loop(address: str) -> None:
@@ -100,21 +76,9 @@ def same_loop(address: str) -> None:
     asyncio.run(scenario())
 
 
-SCENARIOS: dict[str, Callable[[str], None]] = {
-    "use in the child": use,
-    "the exit of the child": exits,
-    "the parent's loop in the child": same_loop,
-}
-
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
     obey()
-    target, rounds, *names = sys.argv[1:]
-    for name in names:
-        try:
-            for _ in range(int(rounds)):
-                {**SCENARIOS, "leaves": leaves}[name](target)
-        except Exception:
-            print(f"{name}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-        else:
-            print(f"right: {name}", flush=True)
+    name, target, rounds = sys.argv[1:]
+    for _ in range(int(rounds)):
+        {"leaves": leaves, "same_loop": same_loop}[name](target)

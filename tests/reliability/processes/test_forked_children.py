@@ -25,8 +25,6 @@ from dm_env_rpc_client.launch import from_process, from_python
 from dm_env_rpc_client.recording import episodes
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system import children
-from dm_env_rpc_client.transports.grpc import forked as grpc_forked
-from tests.benchmarks.processes import one_processor
 from tests.launch.processes import is_alive
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -250,29 +248,6 @@ def test_whatever_uses_grpcio_is_noticed(address: str, transport: str, use: str)
             said = pipe.recv()
         assert len(said) == 3
         assert all("forked while grpcio was in use" in each for each in said)
-
-
-@pytest.mark.parametrize("answers", [True, False], ids=["computes", "hangs"])
-def test_a_probe_that_waits_for_a_processor_is_waited_for(
-    answers: bool, transport: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if transport != "grpc":
-        pytest.skip("it is about grpcio")
-
-    def computes() -> None:
-        while time.process_time() < 0.8:  # The clock of a forked child begins at 0.
-            pass
-
-    monkeypatch.setattr(grpc_forked, "_call_nobody", computes if answers else signal.pause)
-    hog = [sys.executable, "-c", "import time\nwhile time.process_time() < 10: pass"]
-    with one_processor(), contextlib.ExitStack() as stack:
-        for _ in range(4):
-            process = stack.enter_context(subprocess.Popen(hog))
-            stack.callback(process.kill)
-        stopwatch = Stopwatch()
-        assert grpc_forked._answers() is answers
-    if answers:
-        assert stopwatch.seconds > grpc_forked._PROBE_SECONDS, "the processor was free"
 
 
 CLOSED_BEFORE = """

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, Restart
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.reliability.processes.ledgers import Entry, length_of
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
@@ -313,23 +312,6 @@ def test_no_row_of_a_batched_environment_is_wrong(engine: Engine, count: int, se
         first = env.reset()
         book.take(NOTHING, first.observation["entry"], first.reward, first.last(), NOTHING)
         check(engine, book, env, step, count, seen)
-
-
-@counts(4, 100)
-@pytest.mark.timeout(300)
-def test_no_row_of_a_vector_environment_is_wrong(engine: Engine, count: int, seen: Seen) -> None:
-    def step(said: Any) -> Any:
-        observations, rewards, terminated, truncated, infos = envs.step(said)
-        lost = np.asarray(infos.get("restarted", NOTHING), bool)
-        np.testing.assert_array_equal(truncated, lost)
-        return observations, rewards, terminated | truncated, lost
-
-    book = Book()
-    with RemoteVectorEnv(
-        engine.address, ROWS, settings, restart=RESTART, request_timeout=30
-    ) as envs:
-        book.take(NOTHING, envs.reset()[0], NOTHING, NOTHING, NOTHING)
-        check(engine, book, envs, step, count, seen)
 
 
 def named(call: Callable[[], object]) -> list[int]:
