@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, make
+from dm_env_rpc_client import make
 
 IPV6 = "[::1]:0"
 
@@ -47,10 +47,6 @@ def test_ipv6(shared: Shared, transport: Any) -> None:
     check_steps(address, transport=transport)
 
 
-def test_a_name_with_several_addresses(address: str, transport: Any) -> None:
-    check_steps(address.replace("127.0.0.1", "localhost"), transport=transport)
-
-
 def credentials_for(transport: str, certificate: Path) -> Any:
     """What trusts a server with this certificate alone."""
     if transport == "http2":
@@ -62,12 +58,3 @@ def test_tls(shared: Shared, transport: Any, certificate: tuple[Path, Path]) -> 
     key, crt = certificate
     address = shared("--certificate", crt, "--key", key).replace("127.0.0.1", "localhost")
     check_steps(address, credentials=credentials_for(transport, crt), transport=transport)
-
-
-def test_a_server_with_tls_refuses_plaintext(
-    shared: Shared, transport: Any, certificate: tuple[Path, Path]
-) -> None:
-    key, crt = certificate
-    address = shared("--certificate", crt, "--key", key)
-    with pytest.raises(ConnectionLostError):
-        make(address, transport=transport, timeout=0.5)

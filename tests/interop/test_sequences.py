@@ -8,42 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from dm_env import StepType
-from google.protobuf import any_pb2
 
-from dm_env_rpc_client import DmEnvRpcError, connect, dm_env_rpc_pb2, make, make_async
+from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make, make_async
 from tests.interop.conftest import MakeEnvironment
 
 FIRST, MID, LAST = StepType
-UNIMPLEMENTED = 12
-NOT_FOUND = 5
 INVALID_ARGUMENT = 3
-
-
-def test_episodes_end_and_begin(make_environment: MakeEnvironment) -> None:
-    env = make_environment({"length": 2})
-    timesteps = [env.step({"int32": [number]}) for number in range(7)]
-    assert [timestep.step_type for timestep in timesteps] == [
-        FIRST, MID, LAST, FIRST, MID, LAST, FIRST
-    ]  # fmt: skip
-    assert [timestep.discount for timestep in timesteps[:4]] == [None, 1.0, 0.0, None]
-    assert [list(timestep.observation["int32"]) for timestep in timesteps[:4]] == [[], [1], [2], []]
-    assert timesteps[2].observation["steps"] == 2
-
-
-def test_a_reset_in_the_middle_begins_anew(make_environment: MakeEnvironment) -> None:
-    env = make_environment()
-    env.reset()
-    env.step({"string": ["before"]})
-    timestep = env.reset()
-    assert timestep.first()
-    assert list(timestep.observation["string"]) == []
-    assert env.step({}).observation["steps"] == 1
-
-
-def test_a_reset_may_bring_settings(make_environment: MakeEnvironment) -> None:
-    env = make_environment({"length": 5})
-    env.reset({"length": 1})
-    assert env.step({}).last()
 
 
 @pytest.mark.parametrize("length", [0, 10])
@@ -57,33 +27,6 @@ def test_1000_steps_are_in_flight_and_none_is_mixed_up(
         is_first = number % (length + 1) == 0 if length else number == 0
         assert timestep.first() == is_first
         assert list(timestep.observation["int64"]) == ([] if is_first else [number])
-
-
-def test_an_unrolled_sequence_is_stacked(make_environment: MakeEnvironment) -> None:
-    env = make_environment({"shape": np.array([2], np.int32), "length": 99})
-    actions = np.arange(400, dtype=np.int64).reshape(200, 2)
-    trajectory = env.unroll({"int64": actions})
-    actions[[0, 100]] = 0  # First steps ignore their actions.
-    assert np.array_equal(trajectory.observation["int64"], actions)
-    assert np.flatnonzero(trajectory.step_type == FIRST).tolist() == [0, 100]
-    assert np.flatnonzero(trajectory.step_type == LAST).tolist() == [99, 199]
-
-
-def test_what_the_server_refuses_fails_alone(address: str, transport: Any) -> None:
-    with connect(address, transport=transport) as connection:
-        for request, code in (
-            (dm_env_rpc_pb2.JoinWorldRequest(world_name="nowhere"), NOT_FOUND),
-            (
-                dm_env_rpc_pb2.CreateWorldRequest(settings={"x": dm_env_rpc_pb2.Tensor()}),
-                INVALID_ARGUMENT,
-            ),
-            (any_pb2.Any(type_url="type.googleapis.com/no.Such"), UNIMPLEMENTED),
-        ):
-            with pytest.raises(DmEnvRpcError) as refused:
-                connection.send(request, timeout=10)
-            assert refused.value.code == code
-            assert refused.value.message
-        assert connection.send(dm_env_rpc_pb2.CreateWorldRequest(), timeout=10).world_name
 
 
 def test_refused_steps_among_others_fail_alone(make_environment: MakeEnvironment) -> None:

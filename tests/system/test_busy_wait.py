@@ -98,27 +98,6 @@ def test_who_waits_in_vain_looks_more_and_more_seldom(clock: Clock) -> None:
     assert len(looked) * SPIN_SECONDS < 20_000 * SPIN_SECONDS / 500
 
 
-def test_a_long_wait_now_and_then_does_no_harm(clock: Clock) -> None:
-    place = BusyWait()
-    for number in range(2_000):
-        _, looks = clock.wait(place, LATE if number % 10 == 9 else SOON)
-        assert looks, number
-
-
-def test_after_many_short_waits_rests_are_short_again(clock: Clock) -> None:
-    place = BusyWait()
-    for _ in range(6):
-        while clock.wait(place, LATE)[1]:
-            pass
-        longest = rest_of(clock, place)
-    assert longest > 256
-    for _ in range(1_000):
-        clock.wait(place, SOON)
-    while clock.wait(place, LATE)[1]:
-        pass
-    assert rest_of(clock, place) < 32
-
-
 def test_if_input_had_to_wait_for_another_program_it_rests_at_once(clock: Clock) -> None:
     place = BusyWait()
     for _ in range(100):
@@ -127,18 +106,6 @@ def test_if_input_had_to_wait_for_another_program_it_rests_at_once(clock: Clock)
     assert clock.wait(place, SOON)[0] == "found"
     clock.away = lambda: 0.0
     assert rest_of(clock, place) >= 15
-
-
-def test_another_program_that_runs_while_nothing_comes_does_no_harm(clock: Clock) -> None:
-    place = BusyWait()
-    for number in range(100):
-        clock.away = lambda: 0.0
-        for _ in range(10):
-            found, looks = clock.wait(place, SOON)
-            assert found
-            assert looks > 1, number
-        clock.away = lambda: 0.003  # At the end of a phase, another one begins.
-        assert clock.wait(place, LATE)[0] is None
 
 
 def test_while_the_other_end_runs_on_this_processor_it_looks_for_some_turns(clock: Clock) -> None:
@@ -150,17 +117,6 @@ def test_while_the_other_end_runs_on_this_processor_it_looks_for_some_turns(cloc
     assert turns(clock, place, have_looks=True) == pytest.approx(polling._TRIALS, abs=2)
     assert rest_of(clock, place) >= 14
     assert turns(clock, place, have_looks=True) == pytest.approx(polling._TRIALS, abs=2)
-
-
-def test_beside_another_program_it_rests_soon_when_the_other_end_runs_here(clock: Clock) -> None:
-    place = BusyWait()
-    for _ in range(400):
-        clock.wait(place, SOON)
-    clock.away = lambda: 0.003
-    clock.wait(place, SOON)
-    clock.away = lambda: SOON
-    rest_of(clock, place)
-    assert turns(clock, place, have_looks=True) < 5
 
 
 def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock) -> None:
@@ -262,15 +218,3 @@ def test_slow_servers_are_waited_for_asleep(slow: DmEnvAdaptor, looks: list[floa
     # Asked at first, and then only between rests.
     assert 1 <= len(looks) <= 10
     assert sum(taken > SPIN_SECONDS / 4 for taken in looks) <= 5
-
-
-def test_a_poll_does_not_look(slow: DmEnvAdaptor, looks: list[float]) -> None:
-    slow.step({"value": 0})
-    pending = slow._start_step(slow._prepare_step({"value": 0}))
-    looks.clear()
-    polls = 0
-    while not slow.connection.poll(pending):
-        polls += 1
-    assert polls > 10
-    assert not looks
-    slow._finish_step(pending)

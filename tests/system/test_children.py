@@ -19,8 +19,6 @@ import pytest
 
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
-from tests.launch.processes import children_of
-from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.timeout(60)
@@ -132,20 +130,6 @@ os._exit(5)
     assert process.returncode == 5
 
 
-def test_a_child_that_does_not_end_is_killed() -> None:
-    # It does not end by itself.
-    process = children.start([sys.executable, "-c", "import time; time.sleep(300)"])
-    children.end(process, 0.0)
-    assert process.returncode == -signal.SIGKILL
-
-
-def test_a_child_that_has_ended_already() -> None:
-    process = children.start(["true"])
-    process.wait()
-    children.end(process, 0.0)
-    assert process.returncode == 0
-
-
 def test_the_standard_input_of_a_child_is_empty() -> None:
     program = """
 import sys
@@ -172,13 +156,6 @@ def test_a_supervisor_exits_as_its_command_does() -> None:
     process = children.start_supervised([sys.executable, "-c", "raise SystemExit(7)"])
     assert process.wait() == 7
     children.end(process, 0.0)
-
-
-def test_a_supervisor_leaves_nothing_of_a_command_that_has_ended() -> None:
-    command = [sys.executable, "-c", "import subprocess; subprocess.Popen(['sleep', '300'])"]
-    with children.start_supervised(command, stdout=subprocess.PIPE) as process:
-        assert read(process) == b""
-        assert process.wait() == 0
 
 
 ENGINE = """
@@ -218,27 +195,6 @@ def test_an_engine_that_daemonises_ends_with_its_command() -> None:
     with children.start_supervised(command, stdout=subprocess.PIPE) as process:
         assert read(process) in (b"CE", b"")
         assert process.wait() == 0
-
-
-def test_what_a_command_leaves_behind_is_reaped_meanwhile() -> None:
-    command = """
-import os, sys, time
-for _ in range(3):
-    if os.fork() == 0:
-        if os.fork() == 0:
-            os.setsid()
-        os._exit(0)
-    os.wait()
-os.write(1, b"C")
-time.sleep(300)  # Until it is ended.
-"""
-    with children.start_supervised(
-        [sys.executable, "-c", command], stdout=subprocess.PIPE
-    ) as process:
-        assert read(process, 1) == b"C"
-        # The command and the guard.
-        assert settles(lambda: len(children_of(process.pid)) == 2, 20)
-        children.end(process, 60.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -291,23 +247,6 @@ def test_a_guard_cleans_up_unless_it_was_dismissed(end: str, printed: bytes) -> 
         start_new_session=True,
     ) as process:
         assert read(process) == b"C" + printed
-
-
-def test_a_command_that_does_not_end_is_killed() -> None:
-    supervisor = """
-import sys
-from dm_env_rpc_client.system import children
-parent = children.Parent.from_start()
-sys.exit(children.supervise(sys.argv[1:], parent, grace=0.0))
-"""
-    with children.start(
-        [sys.executable, "-c", supervisor, sys.executable, "-c", COMMAND, "stubborn"],
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert read(process, 1) == b"C"
-        children.end(process, 60.0)
-        assert read(process) == b""
-    assert process.returncode == -signal.SIGKILL % 256
 
 
 def test_environment_variables_are_the_commands(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-import pickle
 from typing import Any
 
 import pytest
@@ -61,19 +60,6 @@ def test_the_docstring_has_what_the_dataclass_says_of_its_fields() -> None:
     assert attribute_texts(Options) == {"size": "how large, in pixels, as \\d.", "color": "which."}
 
 
-def test_further_keywords_are_shown_if_they_are_taken() -> None:
-    @takes(Options, more=True)
-    def paint(**options: Any) -> None: ...
-
-    shown = inspect.signature(paint)
-    assert str(shown) == "(*, size: 'int', color: 'str' = 'red', **options: 'Any') -> 'None'"
-
-
-def test_a_function_stays_the_one_that_is_called_and_pickled() -> None:
-    assert draw("blue", size=3) == {"color": "blue", "name": "", "size": 3}
-    assert pickle.loads(pickle.dumps(draw)) is draw
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -85,12 +71,6 @@ def test_a_misspelt_keyword_is_refused_by_the_name_of_the_function(name: str, te
     wrong: Any = {name: 3}
     with pytest.raises(TypeError, match=text):
         draw("blue", **wrong)
-
-
-def test_serving_refuses_a_misspelt_keyword_with_a_hint() -> None:
-    wrong: Any = {"procceses": 2}
-    with pytest.raises(TypeError, match=r"serve\(\) .*'procceses'; did you mean 'processes'\?"):
-        serve(Catch, **wrong)
 
 
 async def _refused_async(wrong: Any) -> None:

@@ -107,15 +107,6 @@ def test_an_interrupt_leaves_no_lock_locked(use: Callable[[Any], None], kind: st
     assert free == [True] * 100
 
 
-@pytest.mark.parametrize("kind", ["Lock", "kept Lock"])
-def test_a_lock_that_is_held_is_not_waited_for(kind: str) -> None:
-    lock = KINDS[kind]()
-    with lock:
-        assert list(iter(locks.trying(lock), False)) == []
-    assert list(iter(locks.trying(lock), False)) == [True]
-    assert lock.locked()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_a_lock(kind: str) -> None:
     lock = KINDS[kind]()
@@ -133,23 +124,6 @@ def test_it_is_a_lock(kind: str) -> None:
         raise ZeroDivisionError
     with pytest.raises(RuntimeError):
         lock.release()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_condition_takes_it(kind: str) -> None:
-    condition = threading.Condition(KINDS[kind]())
-    ready: list[bool] = []
-
-    def work() -> None:
-        with condition:
-            ready.append(True)
-            condition.notify()
-
-    other = threading.Thread(target=work)
-    with condition:
-        other.start()
-        assert condition.wait_for(lambda: ready, 60)
-    other.join()
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -68,15 +68,6 @@ def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
     assert descriptor_count() == before
 
 
-def test_an_end_that_is_closed_is_noticed(pair: Pair) -> None:
-    one, other = pair
-    one.close()
-    with pytest.raises(EOFError):
-        other.receive()
-    with pytest.raises(OSError, match="Broken pipe"):
-        other.send(b"message")
-
-
 def test_shutting_down_wakes_who_waits(pair: Pair) -> None:
     one, other = pair
     ended = threading.Event()
@@ -91,16 +82,6 @@ def test_shutting_down_wakes_who_waits(pair: Pair) -> None:
     assert ended.wait(20)
     with pytest.raises(EOFError):
         other.receive()
-
-
-def test_a_forked_child_has_no_pipes(pair: Pair) -> None:
-    one, other = pair
-    child = os.fork()
-    if not child:
-        os._exit(0 if one.fileno() == other.fileno() == -1 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    one.send(b"message")
-    assert other.receive().message == b"message"
 
 
 def test_a_message_that_is_too_large_is_not_followed_by_its_rest(pair: Pair) -> None:

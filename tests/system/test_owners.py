@@ -12,14 +12,10 @@ import pytest
 
 from dm_env_rpc_client.system import polling
 from dm_env_rpc_client.system.owner_threads import (
-    ElsewhereError,
     MainOwner,
     OwnerGoneError,
     OwnerThread,
-    current,
-    require_no_owner,
 )
-from tests.reliability.processes.forking import Child
 from tests.support.scripted import settles
 
 
@@ -43,12 +39,6 @@ def test_one_thread_makes_the_calls_of_all() -> None:
     (one,) = found
     assert one != threading.get_ident()
     assert one in [thread.ident for thread in threading.enumerate() if thread.name == "owner"]
-    owner.end()
-
-
-def test_its_own_calls_are_made_at_once() -> None:
-    owner = OwnerThread("owner")
-    assert owner.call(lambda: owner.call(pow, 2, 5)) == 32
     owner.end()
 
 
@@ -97,21 +87,6 @@ def test_it_ends_after_the_calls_that_wait_and_takes_no_more() -> None:
     assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
     with pytest.raises(RuntimeError, match="has ended"):
         owner.call(pow, 2, 3)
-
-
-def test_a_forked_child_has_none() -> None:
-    owner = OwnerThread("owner")
-    owner.call(pow, 2, 3)
-
-    def call() -> str:
-        try:
-            return str(owner.call(pow, 2, 3))
-        except RuntimeError as error:
-            return str(error)
-
-    assert Child(call).result() == "the thread 'owner' has ended"
-    assert owner.call(pow, 2, 3) == 8
-    owner.end()
 
 
 def test_an_owner_ends_when_nothing_belongs_to_it_any_more() -> None:
@@ -163,16 +138,6 @@ def test_one_that_does_something_else_hears_calls_by_a_bell() -> None:
     assert settles(lambda: not owner.leads)
     # Nothing belonged to it but the lead.
     assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
-
-
-def test_who_must_not_wait_is_told() -> None:
-    owner = OwnerThread("owner")
-    require_no_owner()
-    with pytest.raises(ElsewhereError):
-        owner.call(require_no_owner)
-    assert owner.call(current) is owner
-    assert current() is None
-    owner.end()
 
 
 # A thread that exists already.

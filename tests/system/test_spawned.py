@@ -38,14 +38,6 @@ def test_a_child_has_its_arguments_and_a_pipe() -> None:
     assert child.pipe.fileno() == -1
 
 
-def test_a_child_that_takes_too_long_is_killed() -> None:
-    child = SpawnedChild(tell_and_wait, b"", name="slow")
-    child.pipe.receive()
-    assert child.wait(0.0) == -signal.SIGKILL
-    child.kill()  # It has ended already.
-    child.close()
-
-
 def test_signals_to_the_group_are_left_to_the_parent() -> None:
     child = SpawnedChild(signal_itself, name="signalled")
     assert child.pipe.receive().message == b"goes on"

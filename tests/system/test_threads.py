@@ -106,13 +106,6 @@ def test_a_call_beside_this_thread_has_its_result_its_error_and_its_context() ->
         uninterrupted(lambda: 1 // 0)
 
 
-def test_what_cannot_be_released_does_not_hold_up_the_program() -> None:
-    goes_on = threading.Event()
-    with time_limit(10):
-        release(goes_on.wait)
-    goes_on.set()
-
-
 @pytest.mark.parametrize("returns_late", [False, True])
 def test_an_interrupt_does_not_wait_for_calls_that_do_not_return(returns_late: bool) -> None:
     goes_on = threading.Event()
@@ -133,13 +126,6 @@ def test_an_interrupt_does_not_wait_for_calls_that_do_not_return(returns_late: b
 def test_without_threads_grpcio_is_not_asked(address: Any) -> None:
     with pytest.raises(ConnectionLostError, match="transport 'grpc' needs a thread, but none"):
         connect(address, transport="grpc")
-
-
-async def test_a_coroutine_waits_for_a_thread() -> None:
-    me = threading.get_ident()
-    assert await in_thread(threading.get_ident) != me
-    with pytest.raises(ZeroDivisionError):
-        await in_thread(divmod, 1, 0)
 
 
 # The main thread's code ends at once; the rest is done after that.

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system import waiting
 from dm_env_rpc_client.system.waiting import (
@@ -137,17 +136,6 @@ def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_a_server_is_rais
         assert server.wait(GIVE_UP_SECONDS)
 
 
-def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_the_one_file_server_is_raised() -> (
-    None
-):
-    switch_seconds = sys.getswitchinterval()
-    try:
-        with dm_env_rpc_server.serve(Catch, "localhost:0") as server:
-            interrupt_anywhere(lambda seconds: server.wait(), 3e-5)
-    finally:
-        sys.setswitchinterval(switch_seconds)  # The server has made it shorter.
-
-
 def test_a_wait_has_its_timeout_and_ends_when_it_is_over() -> None:
     asked: list[float] = []
 
@@ -214,20 +202,3 @@ def test_the_handler_of_a_signal_may_set_the_event_that_it_interrupts() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.usefixtures("_without_parts")
-def test_an_event_wakes_a_thread_and_stays_set() -> None:
-    event = InterruptibleEvent()
-    assert not event.wait(0.0)
-    assert not event.wait(0.02)
-    thread = threading.Thread(target=event.wait)
-    thread.start()
-    assert settles(lambda: bool(event._changed._sleepers))
-    event.set()
-    event.set()
-    thread.join(GIVE_UP_SECONDS)
-    assert not thread.is_alive()
-    assert event.is_set()
-    assert event.wait()
-    assert event.wait(0.0)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +16,6 @@ from dm_env_rpc_client.testing import ScriptedServer, answering
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 from tests.support.certificates import Authority
-from tests.support.scripted import settles
 from tests.support.serving import serving
 
 pytest_plugins = ["pytester"]
@@ -151,56 +147,6 @@ def listeners(address: str, folder: Path) -> list[int]:
     return found
 
 
-def test_a_killed_pytest_leaves_no_server_behind(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import pathlib, time
-
-        def test_long(dm_env_rpc_address):
-            pathlib.Path("started").write_text(dm_env_rpc_address)
-            time.sleep(60)  # Until it is killed.
-        """
-    )
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            *PLUGIN,
-            "-p",
-            "no:cacheprovider",
-            f"--dm-env-rpc-command={SERVE}",
-        ],
-        cwd=pytester.path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    started = pytester.path / "started"
-    try:
-        assert settles(lambda: started.exists() and bool(started.read_text()), 30)
-        assert listeners(started.read_text(), pytester.path)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(10)
-    assert settles(lambda: not listeners(started.read_text(), pytester.path), 10)
-
-
-def test_environments_are_hosted_in_the_test(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import dm_env_rpc_client
-        from dm_env_rpc_client.server import Catch
-
-        def test_two(dm_env_rpc_server):
-            for rows in (3, 4):
-                server = dm_env_rpc_server(Catch)
-                with dm_env_rpc_client.make(server.address, {"rows": rows}) as env:
-                    assert env.reset().observation["board"].shape == (rows, 5)
-        """
-    )
-    run(pytester).assert_outcomes(passed=1)
-
-
 def test_what_fails_in_the_server_comes_up_in_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -231,22 +177,6 @@ def test_one_server_must_be_named(pytester: pytest.Pytester, options: list[str])
     result = run(pytester, *options)
     assert result.ret != 0
     assert "--dm-env-rpc-command" in result.stdout.str() + result.stderr.str()
-
-
-def test_the_fixture_can_be_overridden(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(
-        """
-        import pytest
-        from dm_env_rpc_client.server import Catch, serve
-
-        @pytest.fixture(scope="session")
-        def dm_env_rpc_address():
-            with serve(Catch) as server:
-                yield server.address
-        """
-    )
-    pytester.makepyfile("def test_it(dm_env_rpc_env): assert dm_env_rpc_env.reset().first()")
-    run(pytester).assert_outcomes(passed=1)
 
 
 def test_options_of_the_suite(pytester: pytest.Pytester) -> None:

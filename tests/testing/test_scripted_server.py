@@ -11,7 +11,6 @@ from google.rpc import code_pb2, status_pb2
 
 from dm_env_rpc_client import (
     ConnectionLostError,
-    DeadlineExceededError,
     DmEnvRpcError,
     ProtocolError,
     SpecError,
@@ -19,7 +18,7 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.protocol.envelopes import answer_field
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering, echo
+from dm_env_rpc_client.testing import Request, Response, ScriptedServer, answering
 from tests.support.scripted import extension, settles
 
 LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
@@ -63,20 +62,6 @@ def test_it_can_keep_silent_and_send_what_is_wrong() -> None:
             connection.send(LEAVE)
 
 
-def silent(requests: Iterator[Request], context: Any) -> Iterator[Response]:
-    for _ in requests:
-        yield from ()
-
-
-def test_its_streams_are_counted_and_cut() -> None:
-    with ScriptedServer(silent) as server, connect(server.address) as connection:
-        with pytest.raises(DeadlineExceededError):
-            connection.send(LEAVE, timeout=0.2)
-        assert len(server.requests) == 1
-    assert settles(lambda: server.open_streams == 0)
-    server.stop()
-
-
 def test_it_keeps_what_its_script_raises() -> None:
     def broken(requests: Iterator[Request], context: Any) -> Iterator[Response]:
         for _ in requests:
@@ -88,11 +73,6 @@ def test_it_keeps_what_its_script_raises() -> None:
             connection.send(LEAVE)
         assert settles(lambda: bool(server.errors))
     assert str(server.errors[0]) == "broken script"
-
-
-def test_it_echoes() -> None:
-    with ScriptedServer(echo) as server, connect(server.address) as connection:
-        assert connection.send(extension(3)) == extension(3)
 
 
 def test_what_is_no_answer_is_refused() -> None:
