@@ -20,7 +20,6 @@ class Clause(NamedTuple):
 
 
 ADAPTOR = "environment/test_dm_env_adaptor"
-CONNECTION = "client/test_connection"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
 MESSAGES = "protocol/test_envelopes"
@@ -36,14 +35,14 @@ WORLDS = "environment/test_worlds"
 ANSWERS = "reliability/hostile/test_answers"
 ENVIRONMENTS = "server/test_environments"
 JOINING = "reliability/connections/test_joining"
-SIGNALS = "reliability/processes/test_signals"
+LOST = "reliability/connections/test_lost_peers"
 SLOTS = "reliability/connections/test_server_slots"
 STATES = "reliability/hostile/test_states"
 
 _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("overview", "introduction"): [
         ("there is one method, Process, a stream both ways",
-         "client/test_service::test_the_stub_calls_any_server"),
+         "client/test_service::test_stubs_and_servers_of_both_packages_go_together"),
         ("a server decides how many clients it supports",
          f"{SLOTS}::test_row_26_one_client_too_many"),
         ("each client may have a world of its own",
@@ -54,7 +53,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("more answers than requests are a fault",
          f"{ANSWERS}::test_a_duplicate_answer_is_noticed_before_the_next_request_is_sent"),
         ("a request without an answer is noticed",
-         f"{ANSWERS}::test_a_missing_answer_is_a_missed_deadline"),
+         f"{LOST}::test_what_happens_to_one_request_is_told_to_all"),
         ("the answer has the payload of the request's name, or error",
          f"{MESSAGES}::test_an_answer_comes_out_of_its_field"),
         ("another payload is a fault",
@@ -67,7 +66,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("requests are processed in the order in which they are sent",
          f"{ADAPTOR}::test_steps_that_are_not_waited_for_arrive_in_order"),
         ("answers come in the order of the requests",
-         f"{ANSWERS}::test_8_threads_with_many_requests_each_get_their_own_answers"),
+         f"{ANSWERS}::test_gathered_requests_get_their_own_answers"),
         ("a request has to be valid when it is processed, not when it is sent",
          f"{MACHINE}::TestPipelinedRequests"),
     ],
@@ -149,15 +148,15 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ],
     ("overview", "Errors"): [
         ("a request that fails has an error Status for an answer",
-         f"{CONNECTION}::test_a_server_error_fails_its_own_request_only"),
+         f"{ANSWERS}::test_pipelined_requests_get_their_own_answers_errors_among_them"),
         ("its code is the server's to choose", f"{SERVER}::test_a_refusal_says_what_is_wrong"),
         ("for a fatal error the server may end the stream",
-         f"{ANSWERS}::test_a_server_that_ends_the_stream_is_a_lost_connection"),
+         f"{LOST}::test_what_happens_to_one_request_is_told_to_all"),
         ("a request that failed otherwise has changed nothing",
          f"{SERVER}::test_an_action_that_does_not_conform_is_refused_and_changes_nothing"),
         ("it may be sent again", f"{SERVER}::test_a_failed_step_can_be_taken_again"),
         ("a client that cannot go on closes the connection, gracefully if it can",
-         f"{SIGNALS}::test_row_15_close_in_every_state_is_quick_and_raises_nothing"),
+         f"{LOST}::test_close_fails_what_is_in_flight_though_the_server_never_ends_the_stream"),
         ("errors tell as much as the server knows",
          f"{ENVIRONMENTS}::test_an_environment_that_fails_is_an_internal_error_with_its_traceback"),
         ("and what to do about it", f"{SERVER}::test_several_environments_are_picked_by_a_setting"),

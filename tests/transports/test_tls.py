@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import pickle
 import ssl
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 
 from dm_env_rpc_client import SpecError, Tls, connect
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.net.credentials import tls_from_flags
 from tests.support.certificates import Authority, Issued, openssl
 
 
@@ -58,13 +56,6 @@ def test_what_a_proxy_says_is_no_failure_of_tls(
         server.stop(None).wait()
 
 
-def test_flags_ask_for_tls(authority: Authority, issued: Issued) -> None:
-    assert tls_from_flags(None, None, None) is None
-    assert tls_from_flags("system", None, None) == Tls()
-    paths = [str(authority.ca), str(issued.cert), str(issued.key)]
-    assert tls_from_flags(*paths) == Tls(ca=paths[0], cert=paths[1], key=paths[2])
-
-
 def test_a_client_trusts_the_authorities_of_the_machine_or_those_of_the_file(
     authority: Authority,
 ) -> None:
@@ -74,14 +65,6 @@ def test_a_client_trusts_the_authorities_of_the_machine_or_those_of_the_file(
         assert context.check_hostname
         assert context.verify_mode is ssl.CERT_REQUIRED
     assert machine.cert_store_stats() == ssl.create_default_context().cert_store_stats()
-
-
-def test_a_server_asks_for_certificates_if_it_knows_their_authority(
-    authority: Authority, tls: Tls
-) -> None:
-    mutual = dataclasses.replace(tls, ca=authority.ca).server_context()
-    assert tls.server_context().verify_mode is ssl.CERT_NONE
-    assert mutual.verify_mode is ssl.CERT_REQUIRED
 
 
 @pytest.mark.parametrize(

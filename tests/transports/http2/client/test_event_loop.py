@@ -211,34 +211,6 @@ async def test_what_tls_holds_is_read_without_another_event_of_the_socket(
             assert (len(first.value), second) == (MEGABYTE + 5_000, extension(2))
 
 
-async def test_a_tls_read_that_wants_to_write_waits_for_a_writable_socket(
-    tls: Tls, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for an update of the keys while the socket takes nothing: the bytes were consumed."""
-    kept: list[bytes] = []
-    receive = ssl.SSLSocket.recv_into
-
-    def want_to_write(self: ssl.SSLSocket, buffer: Any, *arguments: Any) -> int:
-        if kept:
-            contents = kept.pop()
-            buffer[: len(contents)] = contents
-            return len(contents)
-        count = receive(self, buffer, *arguments)
-        if self.server_side:
-            return count
-        kept.append(bytes(buffer[:count]))
-        raise ssl.SSLWantWriteError
-
-    with tls_script(echoing, tls) as address:
-        how: dict[str, Any] = {"credentials": Tls(ca=authority.ca), "request_timeout": patience(9)}
-        async with await connect_async(address, **how) as connection:
-            assert await connection.send(extension(1)) == extension(1)
-            monkeypatch.setattr(ssl.SSLSocket, "recv_into", want_to_write)
-            for number in (2, 3):
-                assert await connection.send(extension(number)) == extension(number)
-            monkeypatch.undo()
-
-
 @pytest.mark.parametrize("is_of_tls", [False, True], ids=["a frame", "something of TLS"])
 async def test_a_tls_write_that_wants_to_read_waits_for_what_comes(
     is_of_tls: bool, tls: Tls, authority: Authority, monkeypatch: pytest.MonkeyPatch

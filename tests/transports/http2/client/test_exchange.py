@@ -5,7 +5,6 @@ What is unusual at any point is left to the general way, and is never noticed by
 
 from __future__ import annotations
 
-import concurrent.futures
 import itertools
 import signal
 import socket
@@ -27,7 +26,6 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.protocol.pipeline import Pipeline
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.client import connection as http2_connection
-from dm_env_rpc_client.transports.net.keepalive import KeepaliveSeconds
 from tests.recording.sessions import entries
 from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
@@ -203,35 +201,6 @@ def _no_answer(connection: socket.socket) -> None:
     until_closed(connection)
 
 
-def test_an_answer_that_takes_longer_than_a_look_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, counted: Callable[[], Counted]
-) -> None:
-    go_on = threading.Event()
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        for number in range(3):
-            assert next_request(connection) == number
-            if number == 2:
-                assert go_on.wait(30)
-            connection.sendall(data(answer_to(number)))
-        until_closed(connection)
-
-    judged = http2_connection.ClientConnection.judge
-
-    def judge(connection: http2_connection.ClientConnection, keepalive: KeepaliveSeconds) -> None:
-        go_on.set()
-        judged(connection, keepalive)
-
-    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
-        counts = counted()
-        for number in range(2):
-            connection.send(numbered(number))
-        monkeypatch.setattr(http2_connection.ClientConnection, "judge", judge)
-        assert connection.send(numbered(2)).value == numbered(2).value
-        assert counts.begun > counts.answered
-
-
 def test_an_interrupt_at_the_end_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the socket would stay open, and the other streams of a shared one would wait."""
 
@@ -290,36 +259,6 @@ def test_a_message_that_does_not_change_is_known_by_its_head() -> None:
             assert connection.send(numbered(number)) == extension(7)
         with pytest.raises((ProtocolError, ConnectionLostError)):
             connection.send(numbered(3))
-
-
-@pytest.mark.parametrize("behind", [window_update(0, 1), frame(frames.PING, bytes(8))])
-def test_two_threads_do_not_wait_for_each_other(behind: bytes) -> None:
-    """One is about to exchange while the other looks at what has come behind its answer."""
-    count = 3_000
-
-    def script(connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        greet(connection)
-        connection.sendall(window_update(0, 1 << 30))
-        number = next_request(connection)
-        connection.sendall(window_update(1, 1 << 30) + data(answer_to(number)))
-        while True:
-            connection.sendall(data(answer_to(next_request(connection))))
-            connection.sendall(behind)
-
-    def ask(first: int) -> int:
-        return sum(
-            connection.send(numbered(number)).value == numbered(number).value
-            for number in range(first, first + count)
-        )
-
-    with (
-        raw_server(script) as address,
-        connect(address, request_timeout=30) as connection,
-        concurrent.futures.ThreadPoolExecutor(2) as pool,
-    ):
-        connection.send(numbered(0))
-        assert list(pool.map(ask, (1, 100_000))) == [count, count]
 
 
 def test_a_part_of_an_answer_is_no_answer() -> None:

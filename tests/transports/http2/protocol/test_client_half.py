@@ -13,7 +13,6 @@ from tests.tensors.strategies import mutated
 from tests.transports import frames
 from tests.transports.client_call import (
     LIMIT,
-    ClientCall,
     feed,
     framing,
     received,
@@ -73,15 +72,6 @@ def transcript() -> bytes:
             frame(HEADERS, encoder.encode(frames.OK), END_HEADERS | END_STREAM, 1),
         )
     )
-
-
-def test_long_headers_are_continued() -> None:
-    client = ClientCall([*frames.REQUEST, ("long", "é~" * 6_000)], "localhost:1", LIMIT)
-    parts = frames.taken_apart(take_outbound(client))[2:]
-    assert [part.kind for part in parts] == [HEADERS, *[CONTINUATION] * (len(parts) - 1)]
-    assert [part.flags & END_HEADERS for part in parts] == [*[0] * (len(parts) - 1), END_HEADERS]
-    assert len(parts) > 2
-    assert all(len(part.payload) <= 16_384 for part in parts)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from tests.transports.client_call import (
     ClientCall,
     feed,
     framing,
-    outbound,
     received,
     take_outbound,
 )
@@ -103,20 +102,6 @@ def test_any_pieces_of_any_answers_are_the_same_messages(seed: int) -> None:
     assert all(earlier < later for earlier, later in itertools.pairwise(bounds))
 
 
-def test_a_large_answer_is_received_where_it_belongs() -> None:
-    client = framing()
-    assembler = client.call.assembler
-    feed(client, greeting() + data(grpc_message(bytes(LARGE[0]))))
-    assert assembler.expected == LARGE[0]
-    sent = data(grpc_message(b"x" * LARGE[0]))
-    head, memory, rest = client.framing.expect(1, assembler)
-    assert [len(head), len(memory)] == [14, LARGE[0]]
-    assert rest
-    head[:], memory[:] = sent[:14], sent[14:]
-    assert client.framing.expected(len(sent)) is memory
-    assert memory == b"x" * LARGE[0]
-
-
 def expecting() -> ClientCall:
     """A client that expects a large answer."""
     client = framing()
@@ -130,20 +115,6 @@ def test_the_end_of_the_connection_instead_of_an_expected_answer() -> None:
     client = expecting()
     client.received(0)
     assert "closed the connection" in str(client.failure)
-
-
-def test_an_expected_answer_of_a_stream_that_was_given_up_is_dropped() -> None:
-    client = framing()
-    sent = data(grpc_message(bytes(LARGE[0])))
-    feed(client, greeting() + sent)
-    client.messages.clear()
-    areas = client.framing.expect(1, client.call.assembler)
-    client.call.cancel()
-    areas[0][:], areas[1][:] = sent[:14], sent[14:]
-    client.received(len(sent))
-    assert received(client) == []
-    feed(client, frame(PING, b"question"))
-    assert frame(PING, b"question", frames.ACK) in outbound(client)
 
 
 @pytest.mark.parametrize("size", [LIMIT + 1, LARGE[0] + 1, 1])
@@ -226,26 +197,3 @@ def test_what_waits_for_a_window_counts_as_submitted_once() -> None:
     assert sending.submitted == 15 + 205
     feed(client, window_update(1, 1_000) + window_update(0, 1_000))
     assert sending.submitted == 15 + 205
-
-
-def test_the_windows_of_large_answers_are_opened_and_none_is_a_surprise() -> None:
-    """More than half of the largest window: 1 GiB, of which nothing is in memory twice."""
-    client = framing()
-    feed(client, greeting() + data(grpc_message(bytes(LIMIT))))
-    take_outbound(client)
-    own, assembler = client.framing, client.call.assembler
-    client.messages.clear()
-    sent = data(grpc_message(bytes(LIMIT)))
-    opened = {0: 0, 1: 0}
-    for _ in range(1_100):
-        areas = own.expect(1, assembler)
-        areas[0][:] = sent[:14]
-        if own.expected(len(sent)) is None:
-            own.received(len(sent))
-            assert len(client.messages.popleft()) == LIMIT
-            for each in taken_apart(take_outbound(client)):
-                assert each.kind == frames.WINDOW_UPDATE
-                opened[each.stream] += int.from_bytes(each.payload, "big")
-        assert assembler.expected == LIMIT
-    content = 1_101 * (LIMIT + 5)
-    assert all(1 << 30 <= each <= content for each in opened.values())

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.server import clients, listener
+from dm_env_rpc_client.transports.http2.server import clients
 from tests.support.scripted import descriptor_count, settles
 from tests.transports.frames import ACK, DATA, HEADERS, PING, frame, window_update
-from tests.transports.hosts import WAIT_SECONDS, Host, is_served
+from tests.transports.hosts import WAIT_SECONDS, Host
 from tests.transports.raw_client import RawClient, request, requests
 
 PROTOCOL_ERROR = 1
@@ -80,20 +80,6 @@ def test_only_so_many_linger_at_a_time(host: Host, monkeypatch: pytest.MonkeyPat
         for client in breakers:
             client.socket.close()
     assert settles(lambda: lingering(host) == 0)
-
-
-def test_they_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_MORE_SOCKETS", 1)
-    with (
-        Host(max_streams=1) as host,
-        RawClient(host.address) as one,
-        RawClient(host.address) as other,
-    ):
-        for client in (one, other):
-            client.send(VIOLATION)
-            assert is_told(client)
-        assert settles(lambda: lingering(host) == 2)
-        assert is_served(host)
 
 
 def test_stop_does_not_wait_for_them(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

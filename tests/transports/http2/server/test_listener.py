@@ -94,26 +94,6 @@ def assert_(condition: bool) -> None:
     assert condition
 
 
-def test_the_watcher_does_not_rest_through_an_answer_that_begins_at_that_moment(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enter = leading.Leader.enter
-
-    def slowly(*arguments: Any) -> None:
-        assert settles(lambda: host.listener._leader.is_resting)
-        time.sleep(0.05)  # So that a watcher that rests would be at rest.
-        enter(*arguments)
-
-    client.begin()
-    with host.blocking(), monkeypatch.context() as patched:
-        patched.setattr(leading.Leader, "enter", slowly)
-        client.send(requests(1, b"block:"))
-        assert settles(lambda: host.listener._leader.is_resting)
-        time.sleep(0.1)  # The answer has begun by then.
-        patched.undo()
-        assert is_served(host)
-
-
 def test_a_thread_that_was_relieved_does_not_hide_what_the_next_one_does(
     host: Host, client: RawClient
 ) -> None:
@@ -170,30 +150,6 @@ def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
         time.sleep(0.05)  # It arrives while the thread is about to stop.
         is_open.set()
         assert client.read_until(lambda: client.answers(1) == [b"a", b"b" * 30, b"c"], 2.0)
-
-
-def test_a_stream_that_ends_at_the_moment_when_its_thread_gives_up_is_closed(
-    host: Host, client: RawClient
-) -> None:
-    ended: list[bool] = []
-
-    class TimedOut(threading.Condition):
-        """The client ends its half when the time is over, and before the lock is taken again."""
-
-        def wait(self, timeout: float | None = None) -> bool:
-            self.release()
-            client.send(frame(DATA, b"", END_STREAM, 1))
-            ended.append(settles(lambda: served.has_ended))
-            self.acquire()
-            return False
-
-    client.begin()
-    (connection,) = host.listener._clients.connections.values()
-    (served,) = connection.served
-    served.condition = TimedOut(threading.Lock())
-    client.send(requests(1, *[b"sleep:4,a"] * 20))  # So that the stream gets a thread.
-    assert host.all_closed_once()
-    assert ended == [True]
 
 
 def test_streams_change_between_threads_without_losing_or_reordering_anything(

@@ -13,81 +13,16 @@ import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, Tls, create_world, make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.http2.protocol.headers import HeaderDecoder
-from dm_env_rpc_client.transports.http2.server import clients, listener
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.services import CHECK
 from tests.support.certificates import Authority
-from tests.support.scripted import descriptor_count, settles
+from tests.support.scripted import settles
 from tests.transports.hosts import WAIT_SECONDS, Host
 from tests.transports.raw_client import REQUEST, RawClient, request, requests
 from tests.transports.server_shell import BEGIN, Server, headers
 
 CHECKED = [(name, CHECK if name == ":path" else value) for name, value in REQUEST]
-
-
-@contextlib.contextmanager
-def busy(host: Host) -> Any:
-    """Keeps the thread that leads from everything else."""
-    begun, ended = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        ended.wait(WAIT_SECONDS)
-
-    host.listener._command(wait)
-    assert begun.wait(WAIT_SECONDS)
-    try:
-        yield
-    finally:
-        ended.set()
-
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the listener does, one unit of work a turn."""
-    log: list[str] = []
-    admit, decode = Clients._admit, HeaderDecoder.decode
-
-    def logged_admit(self: Clients, *arguments: Any) -> None:
-        log.append("admit")
-        admit(self, *arguments)
-
-    def logged_decode(self: HeaderDecoder, block: bytes) -> Any:
-        log.append("decode")
-        return decode(self, block)
-
-    monkeypatch.setattr(Clients, "_admit", logged_admit)
-    monkeypatch.setattr(HeaderDecoder, "decode", logged_decode)
-    monkeypatch.setattr(clients, "_ADMIT_SECONDS", 0.0)
-    monkeypatch.setattr(listener, "_SHARE_SECONDS", 0.0)
-    return log
-
-
-def test_who_plays_has_a_turn_between_any_two_others(log: list[str]) -> None:
-    with Host() as host, contextlib.ExitStack() as stack:
-
-        def answer(rest: bytes) -> bytes:
-            log.append("answer")
-            return rest
-
-        host.scripts["log"] = answer
-        known = stack.enter_context(RawClient(host.address))
-        known.send(request(1) + requests(1, b"echo:x"))
-        assert known.read_until(lambda: len(known.answers(1)) == 1)
-        with busy(host):
-            log.clear()
-            known.send(requests(1, *[b"log:"] * 60))
-            for _ in range(20):
-                stranger = stack.enter_context(RawClient(host.address))
-                stranger.send(request(1))
-        assert settles(lambda: log.count("decode") == 20)
-        assert known.read_until(lambda: len(known.answers(1)) == 61)
-    assert log.count("admit") == 20
-    # A turn has one answer, one that is admitted, and one that is served.
-    between = "".join(each[:2] for each in log).split("an")
-    assert max(map(len, between[1:-1])) <= 2 * len(("ad", "de")), log
 
 
 @contextlib.contextmanager
@@ -134,18 +69,6 @@ def test_without_another_thread_handshakes_go_on(
         assert env.step({"paddle": 0}).mid()
 
 
-def test_a_client_that_is_gone_is_not_admitted(log: list[str]) -> None:
-    with Host() as host:
-        with busy(host):
-            before = descriptor_count()
-            for _ in range(40):
-                RawClient(host.address, greets=False).socket.close()
-        with RawClient(host.address) as client:
-            assert client.ping()
-        assert log == ["admit"]
-        assert settles(lambda: descriptor_count() <= before)
-
-
 def test_of_connections_that_are_over_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Any]] = []
     add = Clients.add
@@ -186,19 +109,3 @@ def test_answers_to_checks_of_health_pay_for_small_headers_only(header_bytes: in
         assert "opened and reset more than" in str(server.framing.failure)
     else:
         assert server.framing.failure is None
-
-
-@pytest.mark.parametrize(
-    ("header", "most"), [(("x", "y" * 13_700), 1), (("X", "y"), 8)], ids=["large", "malformed"]
-)
-def test_headers_are_decoded_a_few_at_a_time(
-    header: tuple[str, str], most: int, log: list[str]
-) -> None:
-    server = Server()
-    contents = BEGIN + b"".join(headers(*CHECKED, header, stream=n) for n in range(1, 101, 2))
-    (buffer,) = server.framing.buffers()
-    contents = contents[: len(buffer)]
-    buffer[: len(contents)] = contents
-    server.framing.received(len(contents))
-    assert server.framing.is_behind
-    assert 0 < log.count("decode") <= most
