@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +21,7 @@ from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.support.environments import Echo, Robot
-from tests.support.scripted import served_echo, settles
+from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
 
@@ -376,14 +375,6 @@ def test_an_episode_that_cannot_begin_fails_its_environment_only(short: Server) 
         with pytest.raises(EnvironmentsFailedError):
             env.reset()
     assert settles(lambda: short.world_count == 0)
-
-
-def test_a_vanished_server_is_named(short: Server) -> None:
-    with served_echo() as victim, vector(victim.address, 2) as env:
-        env.reset()
-        victim.signal(signal.SIGKILL)
-        with pytest.raises(EnvironmentsFailedError, match=f"environment 0 at {victim.address}"):
-            env.step([1, 2])
 
 
 def test_discounts_may_be_the_servers_own() -> None:
