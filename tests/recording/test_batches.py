@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, dm_env_rpc_pb2
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentResponse
-from dm_env_rpc_client.recording import Episode, Recorder, Scan, episodes, read, replay
+from dm_env_rpc_client.recording import Episode, Scan, episodes, read, replay
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.adaptors.sameness import same
@@ -170,35 +169,6 @@ def test_a_replay_serves_a_remote_vector_env(path: Path) -> None:
             np.testing.assert_equal(results(replayed.address), live)
 
 
-def test_a_plain_environment_of_a_batch_unrolls(path: Path) -> None:
-    moves = np.random.default_rng(0).integers(0, 3, (25, 3))
-
-    def unroll(address: str, **options: Any) -> tuple[dm_env.TimeStep, list[dm_env.TimeStep]]:
-        with dm_env_rpc_client.make(address, ROWS, **options) as env:
-            return env.unroll({"paddle": moves}), list(env.rollout({"paddle": moves}))
-
-    with serve(Catch) as server:
-        stacked, listed = unroll(server.address, record=path)
-        with dm_env_rpc_client.make(server.address, ROWS) as env:
-            steps = [env.step({"paddle": move}) for move in moves]
-            steps += [env.step({"paddle": move}) for move in moves]
-    for found, step in zip(listed, steps[25:], strict=True):
-        np.testing.assert_equal(found.observation, step.observation)
-    np.testing.assert_array_equal(
-        stacked.observation["board"], np.stack([step.observation["board"] for step in steps[:25]])
-    )
-    assert stacked.reward.shape == (25, 3)
-    kinds = np.concatenate(
-        [stacked.observation["step_type"], [step.observation["step_type"] for step in listed]]
-    )
-    assert [kinds_of(found) for found in by_row(path, 3)] == kinds.T.tolist()
-    with replay(path) as replayed:
-        again, listed_again = unroll(replayed.address)
-    np.testing.assert_equal(again._asdict(), stacked._asdict())
-    np.testing.assert_equal([step._asdict() for step in listed_again],
-                            [step._asdict() for step in listed])  # fmt: skip
-
-
 def test_masks_leave_other_rows_as_they_are(path: Path) -> None:
     with recorded(path, Catch, ROWS) as env:
         env.reset()
@@ -263,34 +233,6 @@ def test_every_autoreset_mode_of_a_vector_environment(path: Path, mode: Autorese
                 )
                 assert after.nanoseconds[0] == before.nanoseconds[-1]
                 assert after.flat_timesteps[0].reward is None
-
-
-def test_a_file_that_is_cut_off_has_the_beginning_of_each_row(dice: Server, path: Path) -> None:
-    with (
-        Recorder(path, compression="none") as recorder,
-        BatchedEnvironment(dice.address, COUNT, settings, record=recorder) as env,
-    ):
-        env.reset()
-        for step in range(STEPS):
-            env.step(rolls(COUNT, step))
-            if step % 10 == 0:
-                recorder.settle()  # Ends a chunk.
-    content = path.read_bytes()
-    whole = list(map(kinds_of, by_row(path, COUNT)))
-    counts = set()
-    for size in range(8, len(content), len(content) // 40):
-        path.write_bytes(content[:size])
-        assert not read(path).is_complete
-        for own, all_kinds in zip(by_row(path, COUNT), whole, strict=True):
-            kinds = kinds_of(own)
-            assert kinds == all_kinds[: len(kinds)]
-            assert all(e.end != "unfinished" for e in own[:-1])
-            counts.add(len(kinds))
-    assert len(counts) > 4
-    for place in range(100, len(content), len(content) // 40):
-        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
-        with pytest.raises(RecordingError):
-            read(path)
 
 
 def changed_answers(path: Path, out: Path, change: Callable[[Any], None]) -> None:
@@ -383,20 +325,6 @@ def test_what_is_kept_is_bounded_by_the_rows_that_run(path: Path) -> None:
     assert sum(len(each) for each in episodes(path, limits)) == 16 * 400
     with pytest.raises(RecordingError, match="chunk_bytes"):
         read(path, limits)
-
-
-def test_rows_are_exported_to_minari(path: Path, export_minari: Callable[..., int]) -> None:
-    minari = pytest.importorskip("minari")
-
-    with recorded(path, Catch, ROWS) as env:
-        env.unroll({"paddle": np.random.default_rng(1).integers(0, 3, (35, 3))})
-    found = [each for each in read(path).episodes if len(each) > 1]
-    assert export_minari(path, "rows/catch-v0") == len(found)
-    made = list(minari.load_dataset("rows/catch-v0").iterate_episodes())
-    for one, expected in zip(made, found, strict=True):
-        np.testing.assert_array_equal(one.actions, expected.actions["paddle"])
-        np.testing.assert_array_equal(one.observations, expected.timesteps.observation["board"])
-        assert one.terminations[-1] == (expected.end == "terminated")
 
 
 def test_inspect_says_which_row(dice: Server, path: Path) -> None:

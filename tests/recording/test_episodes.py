@@ -16,7 +16,6 @@ from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording import Recorder, Scan, episodes, read
 from dm_env_rpc_client.server import Catch, Server
 from tests.recording.sessions import SETTINGS, assert_same, move, play, record, recorded
-from tests.support.environments import Robot
 
 
 def test_episodes_are_what_the_agent_saw(server: Server, path: Path) -> None:
@@ -34,24 +33,6 @@ def test_episodes_are_what_the_agent_saw(server: Server, path: Path) -> None:
         assert episode.episode_return == sum(step.reward or 0.0 for step in part)
         assert 0 < episode.seconds < 60
         assert episode.began.tzinfo is not None
-
-
-def test_nested_values_are_nested_as_by_make(path: Path) -> None:
-    with recorded(path, Robot) as env:
-        actions = env.action_spec()
-        first = env.reset()
-        action = {
-            key: {inner: spec.generate_value() for inner, spec in part.items()}
-            if isinstance(part, dict)
-            else part.generate_value()
-            for key, part in actions.items()
-        }
-        second = env.step(action)
-    (episode,) = read(path).episodes
-    expected = timesteps.stack([first, second])
-
-    np.testing.assert_equal(episode.timesteps.observation, expected.observation)
-    np.testing.assert_array_equal(episode.actions["arm"]["torque"][0], action["arm"]["torque"])
 
 
 def test_a_reset_ends_an_episode_and_errors_do_not(server: Server, path: Path) -> None:

@@ -96,8 +96,6 @@ ODD: dict[str, Odd] = {
     "many dimensions": Odd(specs.Array((1,) * 32, F4), np.ones((1,) * 32, F4)),
 }
 
-Export = Callable[[Path, str], int]
-
 
 def left(folder: Path) -> list[str]:
     """What is in a folder, without files of namespaces that were there."""
@@ -136,33 +134,27 @@ def recorded_twice(path: Path, odd: Odd, place: str) -> None:
 
 @pytest.mark.parametrize("place", ["observation", "action"])
 @pytest.mark.parametrize("name", ODD)
-def test_values_of_every_kind_in_minari(
-    name: str, place: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
+def test_values_of_every_kind(
+    name: str, place: str, path: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    minari = pytest.importorskip("minari")
-
-    odd = ODD[name]
-    recorded_twice(path, odd, place)
-    if odd.minari:
-        with pytest.raises(RecordingError, match=f"{place} 'x' is .*{odd.minari}"):
-            export_minari(path, "odd/value-v0")
-        assert left(tmp_path / "data") == []
-        return
-    assert export_minari(path, "odd/value-v0") == 2
-    for episode in minari.load_dataset("odd/value-v0").iterate_episodes():
-        found = (episode.observations if place == "observation" else episode.actions)[-1]
-        np.testing.assert_array_equal(found, odd.value)
-
-
-@pytest.mark.parametrize("place", ["observation", "action"])
-@pytest.mark.parametrize("name", ODD)
-def test_values_of_every_kind_are_read_and_shown(name: str, place: str, path: Path) -> None:
+    """They are read and shown, and exported or refused by Minari."""
     odd = ODD[name]
     recorded_twice(path, odd, place)
     for episode in read(path).episodes:
         assert repr(episode).endswith("1 steps, return 1.0, terminated>")
         stacked = episode.actions["x"] if place == "action" else episode.timesteps.observation["x"]
         np.testing.assert_array_equal(stacked[-1], odd.value)
+    minari = pytest.importorskip("minari")
+    export_minari = request.getfixturevalue("export_minari")
+    if odd.minari:
+        with pytest.raises(RecordingError, match=f"{place} 'x' is .*{odd.minari}"):
+            export_minari(path, "odd/value-v0")
+        assert left(tmp_path / "data") == []
+        return
+    assert export_minari(path, "odd/value-v0") == 2
+    for exported in minari.load_dataset("odd/value-v0").iterate_episodes():
+        found = (exported.observations if place == "observation" else exported.actions)[-1]
+        np.testing.assert_array_equal(found, odd.value)
 
 
 @pytest.mark.parametrize("name", ["no elements", "no columns", "an image", "a message"])
@@ -286,6 +278,12 @@ def test_a_recording_without_episodes_or_with_first_steps_alone(
         env.reset()
     with pytest.raises(RecordingError, match="has no episodes"):
         export_minari(single, "none/none-v0")
+    idle = path.with_name("idle.mcap")
+    with recorded(idle, lambda: Constant({"o": specs.DiscreteArray(2)})) as env:
+        env.reset()
+        env.step({})
+    with pytest.raises(RecordingError, match="has no actions"):
+        export_minari(idle, "none/none-v0")
     assert left(tmp_path / "data") == []
 
 

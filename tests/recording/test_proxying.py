@@ -130,18 +130,6 @@ def test_a_server_that_ends_a_stream_is_told(path: Path) -> None:
         connection.send(dm_env_rpc_pb2.CreateWorldRequest())
 
 
-def test_a_client_that_goes_away_leaves_nothing(path: Path) -> None:
-    with serve(Catch, idle_world_seconds=0.0) as server:
-        with proxy(server.address, path) as running:
-            connection = dm_env_rpc_client.connect(running.address)
-            name = dm_env_rpc_client.create_world(connection)
-            dm_env_rpc_client.join_world(connection, name)
-            assert server.agent_count == 1
-            connection.close()
-        assert read(path).is_complete
-        assert settles(lambda: server.agent_count == 0)
-
-
 def test_a_client_that_goes_away_before_the_server_is_there(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
-import lz4.frame
 import pytest
-import zstandard
 from mcap.opcode import Opcode
 from mcap.writer import Writer
 
@@ -19,7 +16,7 @@ from dm_env_rpc_client.recording import Recorder, Scan, mcap_file, read
 from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.recording.sessions import entries
 from tests.recording.test_damage import places_of
-from tests.recording.test_file_bombs import CHANNELS, chunk, message, packed, recording
+from tests.recording.test_file_bombs import CHANNELS, chunk, message, recording
 
 COUNT = 60
 
@@ -88,35 +85,6 @@ def test_an_index_takes_no_more_memory_than_its_record(path: Path) -> None:
         with pytest.raises(RecordingError, match=r"the index of a chunk has 1\.04858e"):
             entries(path)
         assert tracemalloc.get_traced_memory()[1] < size
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    ("opcode", "kind", "most"),
-    [(Opcode.CHANNEL, "channel", 1 << 16), (Opcode.STATISTICS, "statistics", 1 << 20)],
-)
-def test_records_of_many_objects_have_bounds(
-    path: Path, opcode: Opcode, kind: str, most: int
-) -> None:
-    path.write_bytes(recording(struct.pack("<BQ", opcode, most + 1) + bytes(most + 1)))
-    with pytest.raises(RecordingError, match=f"a {kind} has {most + 1} bytes; expected at most"):
-        entries(path)
-
-
-@pytest.mark.parametrize(
-    ("compression", "compress"), [("zstd", zstandard.compress), ("lz4", lz4.frame.compress)]
-)
-def test_a_chunk_takes_no_more_memory_than_it_says(
-    path: Path, compression: str, compress: Callable[[bytes], bytes]
-) -> None:
-    size = 64 << 20
-    path.write_bytes(recording(packed(compression, compress(bytes(size)), 1000, 0)))
-    tracemalloc.start()
-    try:
-        with pytest.raises(RecordingError, match="damaged"):
-            entries(path)
-        assert tracemalloc.get_traced_memory()[1] < size // 8
     finally:
         tracemalloc.stop()
 

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs
@@ -111,12 +110,6 @@ def test_a_file_is_not_overwritten(server: Server, path: Path) -> None:
         Recorder(path, compression="gzip")
 
 
-def test_a_wrong_argument_makes_no_file(path: Path) -> None:
-    with pytest.raises(SpecError):
-        dm_env_rpc_client.make("env.example:1", record=path)
-    assert not path.exists()
-
-
 def test_what_cannot_connect_leaves_no_file(server: Server, path: Path) -> None:
     with HeldPort() as dead:
         for _ in range(2):
@@ -128,24 +121,10 @@ def test_what_cannot_connect_leaves_no_file(server: Server, path: Path) -> None:
     assert len(entries(path)) == 12
 
 
-@pytest.fixture
-def launcher() -> Launcher:
-    return Launcher("dm_env_rpc_client.server:Catch")
-
-
 RESTART = dm_env_rpc_client.Restart(attempts=2, backoff=0.01)
 
 
-def assert_both_are_there(path: Path) -> None:
-    recording = read(path)
-    assert recording.is_complete
-    assert len({each.address for each in recording.connections.values()}) == 2
-    assert {(len(each), each.end) for each in recording.episodes} == {
-        (2, "unfinished"), (2, "interrupted")
-    }  # fmt: skip
-
-
-def test_servers_that_are_launched_again_have_one_file(launcher: Launcher, path: Path) -> None:
+def relaunched(launcher: Launcher, path: Path) -> None:
     with dm_env_rpc_client.make(launcher, record=path, restart=RESTART) as env:
         env.reset()
         env.step({"paddle": 1})
@@ -153,12 +132,9 @@ def test_servers_that_are_launched_again_have_one_file(launcher: Launcher, path:
         assert env.step({"paddle": 1}).last()
         assert env.reset().first()
         env.step({"paddle": 1})
-    assert_both_are_there(path)
 
 
-def test_servers_of_a_batch_that_are_launched_again_have_one_file(
-    launcher: Launcher, path: Path
-) -> None:
+def relaunched_batch(launcher: Launcher, path: Path) -> None:
     with dm_env_rpc_client.BatchedEnvironment(launcher, 2, record=path, restart=RESTART) as envs:
         action = {"paddle": np.ones(2, int)}
         envs.reset()
@@ -167,12 +143,9 @@ def test_servers_of_a_batch_that_are_launched_again_have_one_file(
         assert envs.step(action).last().all()
         assert envs.reset().first().all()
         envs.step(action)
-    assert_both_are_there(path)
 
 
-def test_servers_for_asyncio_that_are_launched_again_have_one_file(
-    launcher: Launcher, path: Path
-) -> None:
+def relaunched_async(launcher: Launcher, path: Path) -> None:
     async def run() -> None:
         async with await dm_env_rpc_client.make_async(
             launcher, record=path, restart=RESTART
@@ -185,7 +158,17 @@ def test_servers_for_asyncio_that_are_launched_again_have_one_file(
             await env.step({"paddle": 1})
 
     asyncio.run(run())
-    assert_both_are_there(path)
+
+
+@pytest.mark.parametrize("play_on", [relaunched, relaunched_batch, relaunched_async])
+def test_servers_that_are_launched_again_have_one_file(play_on: Any, path: Path) -> None:
+    play_on(Launcher("dm_env_rpc_client.server:Catch"), path)
+    recording = read(path)
+    assert recording.is_complete
+    assert len({each.address for each in recording.connections.values()}) == 2
+    assert {(len(each), each.end) for each in recording.episodes} == {
+        (2, "unfinished"), (2, "interrupted")
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
@@ -249,17 +232,6 @@ def test_environments_of_a_batch_have_one_file(path: Path) -> None:
     assert len(recording.episodes) >= 8
 
 
-def test_gymnasium_make_records(server: Server, path: Path) -> None:
-    env = gymnasium.make(
-        "dm_env_rpc_client.gymnasium:Remote-v0", address=server.address, record=str(path)
-    )
-    env.reset(seed=1)
-    env.step(env.action_space.sample())
-    env.close()
-    (episode,) = read(path).episodes
-    assert len(episode) == 2
-
-
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
 def test_an_observation_that_the_caller_changes_is_recorded_as_it_came(
     path: Path, transport: Any
@@ -273,13 +245,6 @@ def test_an_observation_that_the_caller_changes_is_recorded_as_it_came(
         frame[...] = 255 - frame
     (episode,) = read(path).episodes
     np.testing.assert_array_equal(episode.timesteps.observation["frame"][0], kept)
-
-
-def test_a_recording_of_one_message(path: Path) -> None:
-    with Recorder(path) as recorder:
-        recorder.connection("localhost:1", {}).request(b"")
-    (entry,) = entries(path)
-    assert (entry.is_request, entry.message) == (True, b"")
 
 
 def test_what_was_recorded_is_in_the_file_soon(server: Server, path: Path) -> None:
