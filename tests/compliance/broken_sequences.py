@@ -55,6 +55,32 @@ class ChecksTheActionsOfAFirstStep(Session):
         return super().on_step(request)
 
 
+class DemandsActions(Session):
+    """Refuses a step of a running sequence without actions, as chess does, which is no finding."""
+
+    def on_step(self, request: Any) -> Any:
+        if self.running and not self.interrupted and not request.actions:
+            raise RequestError("a move is missing")
+        return super().on_step(request)
+
+
+@breaks("a_first_step_needs_no_actions")
+class DemandsActionsAtOnce(Session):
+    def on_step(self, request: Any) -> Any:
+        if self.world is not None and not request.actions:
+            raise RequestError("a move is missing")
+        return super().on_step(request)
+
+
+@breaks("a_reset_ends_the_sequence")
+class DemandsActionsAndDoesNotReset(DemandsActions):
+    def on_reset(self, request: Any) -> Any:
+        was_running = self.running
+        response = super().on_reset(request)
+        self.running = was_running
+        return response
+
+
 @breaks("a_reset_sends_the_specs_again")
 class SendsNoSpecsWithAReset(Session):
     def on_reset(self, request: Any) -> Any:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from tests.compliance import broken_sequences, broken_streams, broken_tensors, broken_worlds
+from tests.compliance import (
+    broken_properties,
+    broken_sequences,
+    broken_streams,
+    broken_tensors,
+    broken_worlds,
+    one_client_servers,
+)
 from tests.compliance.breakage import BROKEN
 
-__all__ = ["BROKEN", "broken_sequences", "broken_streams", "broken_tensors", "broken_worlds"]
+__all__ = [
+    "BROKEN",
+    "broken_properties",
+    "broken_sequences",
+    "broken_streams",
+    "broken_tensors",
+    "broken_worlds",
+    "one_client_servers",
+]

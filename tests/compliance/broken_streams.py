@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Iterator, Mapping
@@ -194,6 +195,27 @@ class GivesAllWorldsOneName(Worlds):
         self.find(name)
 
 
+@breaks("names_of_worlds_are_unique_across_connections")
+class NumbersTheWorldsOfEachConnection(Session):
+    def __init__(self, worlds: Any):
+        super().__init__(worlds)
+        self.numbers = itertools.count()
+        self.own: set[str] = set()
+
+    def on_create_world(self, request: Any) -> Any:
+        del self.worlds.worlds[super().on_create_world(request).world_name]
+        name = f"world-{next(self.numbers)}"
+        self.own.add(name)
+        self.worlds.worlds[name] = World()
+        return pb2.CreateWorldResponse(world_name=name)
+
+    def on_destroy_world(self, request: Any) -> Any:
+        if request.world_name in self.own:
+            self.own.discard(request.world_name)
+            self.worlds.worlds.setdefault(request.world_name, World())
+        return super().on_destroy_world(request)
+
+
 @breaks("an_unknown_world_cannot_be_destroyed")
 class DestroysWorldsThatDoNotExist(Worlds):
     def destroy(self, name: str) -> None:
@@ -255,6 +277,16 @@ class RefusesWhenTheAgentHasLeft(Session):
 @breaks("invalid_create_settings_are_refused")
 class TakesInvalidCreateSettings(Worlds):
     def create(self, settings: Mapping[str, Any]) -> str:
+        return super().create({})
+
+
+@breaks("invalid_create_settings_are_refused")
+class HasOneWorldForAnySettings(Worlds):
+    """What is left of a world that should not be there has to be destroyed."""
+
+    def create(self, settings: Mapping[str, Any]) -> str:
+        if self.worlds:
+            raise RequestError("there is a world")
         return super().create({})
 
 

@@ -10,6 +10,13 @@ from google.rpc import code_pb2
 
 from tests.compliance import playground
 from tests.compliance.broken_streams import EndsTheStreamAfterAnError as EndsTheStream
+from tests.compliance.one_client_servers import (
+    EndsTheEarlierStream,
+    EndsTheStreamsOfOthers,
+    JoinsWhenTheServerIsFree,
+    RefusesOthers,
+    RefusesOthersWhileOneIsJoined,
+)
 
 _OPTIONAL = ("reset", "reset_world", "extension")
 
@@ -128,11 +135,30 @@ class OneConnection(Minimal):
         super().gone()
 
 
-# What is found on each.
-LIMITED: Mapping[type[playground.Session], list[str]] = {
-    OneClient: [],
-    OneJoined: [],
-    OnePerWorld: [],
-    FewRequests: ["a_reset_is_taken", "a_reset_world_is_taken"],
-    StrictFewRequests: [],
+_ONE = "the server accepts only one client at a time: "
+_TWO = "this check needs 2 simultaneous connections, and the server accepts 1"
+_AGENTS, _WORLDS = "agents_of_one_world_have_their_own_states", "worlds_are_independent"
+_FULL = {_AGENTS: "a world accepts only one agent: the world is full"}
+
+LIMITED: Mapping[type[playground.Session], tuple[list[str], dict[str, str]]] = {
+    OneClient: ([], {_AGENTS: _TWO, _WORLDS: _TWO}),
+    OneJoined: (
+        [],
+        {
+            _AGENTS: "a world accepts only one agent: only one client can join",
+            _WORLDS: "only one client can join at a time: only one client can join",
+        },
+    ),
+    OnePerWorld: ([], _FULL),
+    FewRequests: (["a_reset_is_taken", "a_reset_world_is_taken"], _FULL),
+    StrictFewRequests: ([], _FULL),
+    RefusesOthers: ([], {_WORLDS: f"{_ONE}another client is here"}),
+    EndsTheStreamsOfOthers: ([], {_WORLDS: f"{_ONE}the end of the stream"}),
+    RefusesOthersWhileOneIsJoined: ([], {_WORLDS: f"{_ONE}another client is here"}),
+    EndsTheEarlierStream: ([], {_WORLDS: _TWO}),
+    JoinsWhenTheServerIsFree: (
+        [],
+        {_WORLDS: "only one client can join at a time: no answer within "},
+    ),
 }
+"""What is found on each, and with which reason checks are skipped."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from google.rpc import code_pb2
 
+from tests.compliance.breakage import breaks
 from tests.compliance.playground import WAIT_SECONDS, RequestError, Session, World, Worlds
 
 
@@ -92,16 +93,19 @@ class JoinsWhenTheServerIsFree(_Joining):
             super().wait_for_a_place(list(self.worlds.worlds.values()))
 
 
+@breaks("an_error_changes_no_state")
 class JoinsWhenTheWorldIsFree(_Joining):
     """It waits also for the agent itself that is joined already."""
 
 
+@breaks("an_error_changes_no_state")
 class EndsTheStreamWhereTheWorldIsTaken(_Joining):
     def wait_for_a_place(self, worlds: list[World]) -> None:
         if worlds[0].agents:
             raise RuntimeError("no place")
 
 
+@breaks("a_step_changes_its_own_world_only")
 class EndsTheStreamWhereTheServerIsTaken(_Joining):
     def wait_for_a_place(self, worlds: list[World]) -> None:
         if _has_others(self, list(self.worlds.worlds.values())):
@@ -133,17 +137,20 @@ class _OneActing(Session):
         super().gone()
 
 
+@breaks("a_step_changes_its_own_world_only")
 class StepsWhenTheOtherHasLeft(_OneActing):
     def wait_for_my_turn(self) -> None:
         worlds = vars(self.worlds)
         self.worlds.changed.wait_for(lambda: self.is_gone or "acting" not in worlds, WAIT_SECONDS)
 
 
+@breaks("a_step_changes_its_own_world_only")
 class RefusesStepsOfOthers(_OneActing):
     def wait_for_my_turn(self) -> None:
         raise RequestError("another agent acts here")
 
 
+@breaks("a_world_can_be_joined_from_another_connection")
 class HasWorldsForEachConnection(Session):
     """No connection sees the worlds of another."""
 
@@ -151,6 +158,7 @@ class HasWorldsForEachConnection(Session):
         super().__init__(type(worlds)())
 
 
+@breaks("a_world_can_be_joined_from_another_connection")
 class KnowsTheOwnersOfWorlds(Session):
     """A world is used by the connection that created it."""
 
@@ -167,30 +175,3 @@ class KnowsTheOwnersOfWorlds(Session):
         if getattr(request, "world_name", None) not in {None, *self.own}:
             raise RequestError("this is not your world", code_pb2.PERMISSION_DENIED)
         return super().carry_out(kind, request)
-
-
-_ONE = "the server accepts only one client at a time: "
-_SLOW = "only one client can join at a time: no answer within "
-
-SKIPPED: Mapping[type[Session], str] = {
-    RefusesOthers: _ONE + "another client is here",
-    EndsTheStreamsOfOthers: _ONE + "the end of the stream",
-    RefusesOthersWhileOneIsJoined: _ONE + "another client is here",
-    EndsTheEarlierStream: "this check needs 2 simultaneous connections, and the server accepts 1",
-    JoinsWhenTheServerIsFree: _SLOW,
-}
-"""Correct ones, and the reason for which checks with two joined clients are skipped on them."""
-
-_ACTING = "a_step_changes_its_own_world_only"
-_CREATING = "a_world_can_be_joined_from_another_connection"
-
-FOUND: Mapping[type[Session], str] = {
-    JoinsWhenTheWorldIsFree: "an_error_changes_no_state",
-    EndsTheStreamWhereTheWorldIsTaken: "an_error_changes_no_state",
-    EndsTheStreamWhereTheServerIsTaken: _ACTING,
-    StepsWhenTheOtherHasLeft: _ACTING,
-    RefusesStepsOfOthers: _ACTING,
-    HasWorldsForEachConnection: _CREATING,
-    KnowsTheOwnersOfWorlds: _CREATING,
-}
-"""Those that break a rule in doing so, and the one check that finds it."""

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
-from tests.compliance import playground
+from tests.compliance import broken_properties, playground
 from tests.compliance.breakage import session_of
-from tests.compliance.broken_streams import DestroysTheCallerOwnWorld
-from tests.compliance.broken_streams import EndsTheStreamAfterAnError as EndsTheStream
+from tests.compliance.broken_sequences import DemandsActions
 from tests.reliability.recording import Seen
 from tests.support.stopwatch import patience
 
@@ -57,16 +56,6 @@ def test_a_server_that_takes_any_settings_is_one_warning(seen: Seen) -> None:
     assert "'no such setting'" in found[0].expected
 
 
-def test_with_a_setting_known_to_be_invalid_it_is_one_failure() -> None:
-    found = findings(TakesAnySettings, "settings", invalid_create_settings={"seeed": 1})
-    assert texts(found) == [("invalid_create_settings_are_refused", Outcome.FAILED)]
-
-
-class DestroysAnything(playground.Worlds):
-    def destroy(self, name: str) -> None:
-        self.worlds.pop(name, None)
-
-
 class DestroysNothingInUse(playground.Worlds):
     """It has one world, and says that it has destroyed it where it has not."""
 
@@ -80,73 +69,14 @@ class DestroysNothingInUse(playground.Worlds):
             super().destroy(name)
 
 
-@pytest.mark.parametrize(
-    ("worlds", "about"),
-    # What is left of the only world would be a finding of every check.
-    [(DestroysAnything, "destroy"), (DestroysNothingInUse, "")],
-)
-def test_a_destroy_that_always_succeeds_breaks_two_rules(
-    worlds: type[playground.Worlds], about: str
-) -> None:
-    found = findings(session_of(worlds), about)
+def test_a_destroy_that_always_succeeds_breaks_two_rules() -> None:
+    found = findings(session_of(DestroysNothingInUse))
     assert texts(found) == [
         ("an_unknown_world_cannot_be_destroyed", Outcome.WARNED),
         ("a_world_with_an_agent_is_destroyed_in_one_of_three_ways", Outcome.FAILED),
     ], [str(each) for each in found]
 
 
-class DestroysItsOwnWorld(EndsTheStream, DestroysTheCallerOwnWorld):
-    """A server may end the stream after an error."""
-
-
-def test_a_joined_connection_is_tried_also_where_errors_end_the_stream() -> None:
-    assert texts(findings(DestroysItsOwnWorld, "destroy")) == [
-        ("a_joined_connection_cannot_destroy_its_world", Outcome.WARNED)
-    ]
-
-
-class DemandsActions(playground.Session):
-    """Refuses a step of a running sequence without actions, as chess does."""
-
-    def on_step(self, request: Any) -> Any:
-        if self.running and not self.interrupted and not request.actions:
-            raise playground.RequestError("a move is missing")
-        return super().on_step(request)
-
-
-class DemandsActionsAtOnce(playground.Session):
-    def on_step(self, request: Any) -> Any:
-        if self.world is not None and not request.actions:
-            raise playground.RequestError("a move is missing")
-        return super().on_step(request)
-
-
-class DemandsActionsAndDoesNotReset(DemandsActions):
-    def on_reset(self, request: Any) -> Any:
-        was_running = self.running
-        response = super().on_reset(request)
-        self.running = was_running
-        return response
-
-
-def test_an_engine_may_demand_actions_in_a_sequence() -> None:
-    assert texts(findings(DemandsActions)) == []
-
-
-@pytest.mark.row(30)
-def test_an_engine_that_demands_actions_of_a_first_step(seen: Seen) -> None:
-    found = findings(DemandsActionsAtOnce)
-    seen(servers_with_one_cause=1, their_findings=len(found))
-    assert texts(found) == [("a_first_step_needs_no_actions", Outcome.FAILED)], found
-    text = str(found[0])
-    assert "companions" not in text
-    assert "ignores its actions" in text
-    assert "'StepRequest/Response' in the protocol reference" in text
-    assert "a move is missing" in text
-
-
-@pytest.mark.row(30)
-def test_a_reset_that_does_not_end_the_sequence(seen: Seen) -> None:
-    found = findings(DemandsActionsAndDoesNotReset)
-    seen(servers_with_one_cause=1, their_findings=len(found))
-    assert texts(found) == [("a_reset_ends_the_sequence", Outcome.FAILED)]
+@pytest.mark.parametrize("session_class", [DemandsActions, *broken_properties.GOOD])
+def test_what_an_engine_may_do(session_class: type[playground.Session]) -> None:
+    assert texts(findings(session_class)) == []
