@@ -27,21 +27,6 @@ def test_every_public_name_can_be_imported() -> None:
         dm_env_rpc_client.conect  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_completion_of_ipython_lists_the_public_names() -> None:
-    program = """
-from IPython.core.completer import provisionalcompleter
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell.instance()
-shell.run_cell("import dm_env_rpc_client")
-line = "dm_env_rpc_client."
-with provisionalcompleter():
-    print(*(completion.text for completion in shell.Completer.completions(line, len(line))))
-"""
-    completions = run_python("-c", program).stdout.split()
-    assert "make" in completions
-    assert {"importlib", "sys", "lazy_loader"} & set(completions) == set()
-
-
 def test_the_version_is_the_distributions() -> None:
     assert dm_env_rpc_client.__version__ == importlib.metadata.version("dm-env-rpc-client")
 
@@ -76,10 +61,3 @@ def test_other_systems_are_told_which_are_supported() -> None:
         f"ImportError: dm_env_rpc_client {dm_env_rpc_client.__version__} runs on Linux and macOS; "
         "this system is 'win32'"
     )
-
-
-def test_the_modules_spec_is_left_alone() -> None:
-    spec = dm_env_rpc_client.__spec__
-    assert spec is not None
-    assert spec.name == "dm_env_rpc_client"
-    assert vars(dm_env_rpc_client)["__spec__"] is spec

@@ -8,12 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer.testing
 
-from dm_env_rpc_client import server as hosting
 from dm_env_rpc_client.cli.app import app
 from dm_env_rpc_client.protocol import lifecycle
 from tests.bridges.env_c_api.compiling import compile_library
@@ -199,16 +197,3 @@ def test_every_command_that_is_mentioned_exists() -> None:
     for name in sorted(names):
         result = typer.testing.CliRunner().invoke(app, [name, "--help"])
         assert result.exit_code == 0, name
-
-
-def test_the_port_in_readme_is_the_default_of_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    addresses = []
-
-    def serve(environment: Any, address: str, **options: Any) -> None:
-        addresses.append(address)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(hosting, "serve", serve)
-    typer.testing.CliRunner().invoke(app, ["serve", "catch"])
-    assert addresses == ["localhost:50051"]
-    assert "`dm-env-rpc serve` listens on `localhost:50051`" in README

@@ -27,7 +27,6 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dm_env_rpc_client.cli.app import app
 from tests.documentation.test_docstrings import PROMISED
-from tests.documentation.test_readme import guides
 from tests.notebook.jupyter import browser
 from tests.support.stopwatch import patience
 
@@ -81,12 +80,6 @@ def test_every_page_and_notebook_is_there(site: Path, pages: dict[Path, Page]) -
     assert set(pages) - expected == {site / "genindex.html", site / "search.html",
                                      site / "py-modindex.html"}  # fmt: skip
     assert expected <= set(pages)
-
-
-def test_the_build_adds_no_tests(site: Path) -> None:
-    # A process that takes the place of one that has crashed has to find the same tests.
-    assert (DOCS / "notebooks/index.md").is_file()
-    assert "docs/notebooks/index.md" not in guides()
 
 
 def test_no_link_is_dead(pages: dict[Path, Page]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -24,7 +23,7 @@ from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.recording import mcap_file, recorder
 from dm_env_rpc_client.server import batch_settings, errors, serving
 from dm_env_rpc_client.server.processes import worker_main, worker_pool
-from dm_env_rpc_client.system import children, polling
+from dm_env_rpc_client.system import children
 from dm_env_rpc_client.tensors import bounded_parsing
 from dm_env_rpc_client.tensors.displays import images
 from dm_env_rpc_client.transports import server_streams, streams
@@ -157,80 +156,6 @@ def test_a_number_is_the_one_of_the_code(stated: Stated) -> None:
         assert number >= stated.value if stated.is_bound else number == stated.value
 
 
-OTHER = {
-    # Of all a message may take, and of protobuf.
-    ("tensors.memory_limits:Limits", "64 MiB"),
-    ("tensors.memory_limits:Limits", "2 GiB"),
-    # RFC 9113, section 6.5.2.
-    ("transports.http2.protocol.headers:HeaderDecoder", "32 bytes"),
-}
-"""Numbers with a unit that are no constants of this package."""
-
-AMOUNT = re.compile(r"(?<![\w.-])\d[\d.,]* ?(?:s|ms|seconds?|minutes?|KiB|MiB|GiB|bytes)\b")
-
-
-def public_docstrings() -> Iterator[tuple[str, str]]:
-    """Yields `module:name` and the docstring of each public function, method and class."""
-    package = ROOT / "dm_env_rpc_client"
-    for path in sorted(package.rglob("*.py")):
-        module = ".".join(path.relative_to(package).with_suffix("").parts)
-        if re.search(r"^_proto|standalone", module):
-            continue
-        bodies = [("", ast.parse(path.read_text()).body)]
-        while bodies:
-            prefix, body = bodies.pop()
-            for node in body:
-                if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                    continue
-                if node.name.startswith("_"):
-                    continue
-                yield f"{module}:{prefix}{node.name}", ast.get_docstring(node) or ""
-                if isinstance(node, ast.ClassDef):
-                    bodies.append((f"{prefix}{node.name}.", node.body))
-
-
-def test_no_docstring_states_an_amount_that_is_not_compared() -> None:
-    seen, missing = 0, []
-    for where, docstring in public_docstrings():
-        text = " ".join(docstring.split())
-        compared = [
-            found.span()
-            for stated in STATED
-            if stated.where == where
-            for found in re.finditer(stated.pattern, text)
-        ]
-        for amount in AMOUNT.finditer(text):
-            seen += 1
-            if (where, amount[0]) in OTHER:
-                continue
-            if not any(begin <= amount.start() < end for begin, end in compared):
-                missing.append((where, amount[0]))
-    assert seen > 8
-    assert missing == []
-
-
-def test_half_a_millisecond_is_what_a_wait_looks_for_input() -> None:
-    assert "half a millisecond" in text_of("docs/explanations/how-a-step-travels.md")
-    assert polling.SPIN_SECONDS == 0.5e-3
-
-
-def test_constants_that_are_the_same_number_are_equal() -> None:
-    """What one text says of several functions."""
-    connecting: list[Callable[..., Any]] = [
-        dm_env_rpc_client.connect, dm_env_rpc_client.connect_async, dm_env_rpc_client.make,
-        dm_env_rpc_client.make_async, dm_env_rpc_client.Connection.reopen,
-        dm_env_rpc_client.AsyncConnection.reopen,
-    ]  # fmt: skip
-    assert {default(each, "timeout") for each in connecting} == {CONNECTING}
-    launching: list[Callable[..., Any]] = [
-        processes.from_process,
-        processes.from_python,
-        containers.from_docker,
-    ]
-    assert {default(each, "timeout") for each in launching} == {processes.START_SECONDS}
-    assert base_adaptor.UNROLL_AHEAD == pipeline.MAX_REQUESTS_IN_FLIGHT
-
-
 def test_every_row_of_the_guide_to_timeouts_with_a_number_is_compared() -> None:
     rows = re.findall(r"^\| .*\| \d[^|]*\|.*$", (ROOT / TIMEOUTS).read_text(), re.MULTILINE)
     assert len(rows) > 5
@@ -259,15 +184,3 @@ def test_the_timeouts_of_commands_are_those_of_the_guide() -> None:
     usual, other, seconds = row
     assert defaults == {name: float(seconds if name == other else usual) for name in defaults}
     assert other in defaults
-
-
-def test_what_the_help_shows_as_a_default_is_one() -> None:
-    """Where the option itself has none, and the code takes the default of something else."""
-    shown = {
-        (name, option.opts[0]): option.show_default
-        for name, command in commands(typer.main.get_command(app))
-        for option in command.params
-        if isinstance(option.show_default, str)
-    }
-    assert {name for name, _ in shown} == {"inspect", "replay", "export"}
-    assert set(shown.values()) == {f"{Limits().chunk_bytes // MIB} MiB"}

@@ -85,11 +85,6 @@ def test_a_value_that_has_no_button_is_none_of_them() -> None:
     assert control.value() == 1
 
 
-def test_labels_are_as_many_as_values() -> None:
-    with pytest.raises(SpecError, match="'move' has 3 values, but the number of labels is 2"):
-        control_for(specs.DiscreteArray(3, name="move"), "action 'move'", ["left", "right"])
-
-
 def test_a_slider_tells_when_it_was_moved_and_not_when_it_shows() -> None:
     control = control_for(specs.BoundedArray((2,), np.float32, -1, 1), "action 'move'")
     assert isinstance(control, Sliders)

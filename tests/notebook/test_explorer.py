@@ -343,15 +343,6 @@ def test_an_observation_that_cannot_be_shown_is_told(monkeypatch: pytest.MonkeyP
         hands.wait_for("step 1")
 
 
-def test_a_server_that_goes_away_is_told() -> None:
-    server = serve(Catch)
-    with make(server.address) as env, exploring(env) as hands:
-        hands.wait_for("episode 1")
-        server.stop(0)
-        hands.press("Step")
-        hands.wait_for("ConnectionLostError")
-
-
 class Tunable(Catch):
     gravity = 9.81
     name = "meadow"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,16 +57,6 @@ def test_any_other_dictionary_stays_text(shell: Shell, value: Any) -> None:
     assert shell.html(value) is None
 
 
-def test_without_the_extra_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("dm_env_rpc_client.notebook")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[notebook\]"):
-        importlib.import_module("dm_env_rpc_client.notebook")
-
-
 def test_the_tab_key_completes_keys_of_properties_and_asks_nobody() -> None:
     shelf = Shelf({"physics.gravity": 1.0, "name": 2.0})
     shelf.tree()
@@ -80,8 +68,3 @@ def test_the_tab_key_completes_keys_of_properties_and_asks_nobody() -> None:
         found = [each.text for each in completer.completions('properties["phy', 15)]
     assert found == ["physics", "physics.gravity"]
     assert shelf.asked == []
-
-
-def test_nothing_is_added_to_the_classes_of_others() -> None:
-    for shown in (dm_env.TimeStep, specs.Array, dict):
-        assert not hasattr(shown, "_repr_html_")

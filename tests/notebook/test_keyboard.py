@@ -40,46 +40,34 @@ class Typist:
         self.send("up", key)
 
 
-def test_a_key_counts_while_it_is_held() -> None:
-    typist = Typist({"ArrowLeft": {"steer": 0}, "ArrowUp": {"arm": {"torque": 2.0}}})
-    typist.send("down", "ArrowLeft")
-    typist.send("down", "ArrowUp")
-    assert typist.values() == {"steer": 0, "arm.torque": 2.0}
-    typist.send("up", "ArrowLeft")
-    assert typist.values() == {"arm.torque": 2.0}
-    typist.send("up", "ArrowUp")
-    assert typist.values() == {}
-    assert typist.pressed == [("act", False), ("act", False)]
+LEFT, RIGHT, UP = {"steer": 0}, {"steer": 2}, {"arm": {"torque": 2.0}}
+BOUND = {"ArrowLeft": LEFT, "ArrowRight": RIGHT, "ArrowUp": UP}
+TORQUE = {"arm.torque": 2.0}
+
+HELD: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "held": ("+ArrowLeft +ArrowUp ? -ArrowLeft ? -ArrowUp ?", [{**LEFT, **TORQUE}, TORQUE, {}]),
+    "tapped": ("+ArrowLeft -ArrowLeft ? ?", [LEFT, {}]),
+    "repeated": ("+ArrowLeft ? *ArrowLeft ? *ArrowLeft -ArrowLeft ?", [LEFT, LEFT, {}]),
+    "the later of two": (
+        "+ArrowLeft +ArrowRight ? +ArrowLeft ? -ArrowLeft ?", [RIGHT, LEFT, RIGHT],
+    ),
+}  # fmt: skip
+"""Keys that go down, repeat and go up, and the values at each question mark."""
 
 
-def test_a_key_that_was_tapped_counts_once() -> None:
-    typist = Typist({"ArrowLeft": {"steer": 0}})
-    typist.tap("ArrowLeft")
-    assert typist.values() == {"steer": 0}
-    assert typist.values() == {}
-
-
-def test_a_key_that_repeats_counts_no_longer_than_it_is_held() -> None:
-    typist = Typist({"ArrowLeft": {"steer": 0}})
-    typist.send("down", "ArrowLeft")
-    assert typist.values() == {"steer": 0}
-    typist.send("down", "ArrowLeft", repeated=True)
-    assert typist.values() == {"steer": 0}
-    typist.send("down", "ArrowLeft", repeated=True)
-    typist.send("up", "ArrowLeft")
-    assert typist.values() == {}
-    assert typist.pressed == [("act", False), ("act", True), ("act", True)]
-
-
-def test_of_two_keys_for_one_action_the_later_wins() -> None:
-    typist = Typist({"ArrowLeft": {"steer": 0}, "ArrowRight": {"steer": 2}})
-    typist.send("down", "ArrowLeft")
-    typist.send("down", "ArrowRight")
-    assert typist.values() == {"steer": 2}
-    typist.send("down", "ArrowLeft")
-    assert typist.values() == {"steer": 0}
-    typist.send("up", "ArrowLeft")
-    assert typist.values() == {"steer": 2}
+@pytest.mark.parametrize("name", HELD)
+def test_a_key_counts_while_it_is_held_and_at_least_once(name: str) -> None:
+    events, expected = HELD[name]
+    typist = Typist(BOUND)
+    found = []
+    for event in events.split():
+        if event == "?":
+            found.append(typist.values())
+        else:
+            typist.send("up" if event[0] == "-" else "down", event[1:], event[0] == "*")
+    assert found == expected
+    downs = [event for event in events.split() if event[0] in "+*"]
+    assert typist.pressed == [("act", event[0] == "*") for event in downs]
 
 
 def test_some_keys_are_for_the_explorer() -> None:

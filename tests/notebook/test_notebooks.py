@@ -99,21 +99,6 @@ def test_a_notebook_runs_from_top_to_bottom(
         sources.write(notebook, sources.FOLDER / f"{name}.ipynb")
 
 
-@pytest.mark.usefixtures("nbclient")
-def test_a_kernel_starts_while_variables_come_and_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def copy(variables: object) -> None:
-        raise KeyError("PYTEST_CURRENT_TEST")  # As if it were removed in this moment.
-
-    notebook = sources.read(NAMES[0])
-    notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code"][:1]
-    notebook.cells[0].source = "1 + 1"
-    monkeypatch.setattr(type(os.environ), "copy", copy)
-    executed = execute(notebook, tmp_path / "folder")
-    assert executed.cells[0].outputs[0].data["text/plain"] == "2"
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_is_committed_with_outputs_and_small(name: str) -> None:
     path = sources.FOLDER / f"{name}.ipynb"
@@ -125,10 +110,3 @@ def test_a_notebook_is_committed_with_outputs_and_small(name: str) -> None:
     assert "image/png" in text
     for private in (str(Path.home()), str(sources.FOLDER.parent), os.sep + "tmp" + os.sep):
         assert private not in text, f"{name} mentions {private}"
-
-
-def test_pictures_are_there_and_small() -> None:
-    pictures = sorted(sources.PICTURES.glob("*.png"))
-    names = [picture.name for picture in pictures]
-    assert names == ["benchmark.png", "displays.png", "explorer.png"]
-    assert all(picture.stat().st_size < 150_000 for picture in pictures)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import runpy
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client.version import PUBLISHED, __version__
 from tests.constraints import ROOT, make_environment
-from tests.sessions.release import missing, unexpected
 from tests.snippets import snippets
 from tests.support.stopwatch import patience
 
@@ -38,28 +35,6 @@ def test_without_an_address_an_index_shows_texts() -> None:
     assert "explorer.png" not in shown
     external = re.findall(r"\]\([a-z]+:[^)]+\)", README)
     assert [link for link in external if link not in shown] == []
-
-
-@pytest.mark.history
-def test_what_is_missing_for_a_release_is_said() -> None:
-    assert f"git: expected the tag v{__version__}, got v0.0.0" in missing("v0.0.0")
-    assert not any("tag" in line for line in missing(f"v{__version__}"))
-    assert not any("CITATION" in line for line in missing(None))
-    assert any("PUBLISHED" in line for line in missing(None)) is not PUBLISHED
-
-
-def test_what_does_not_belong_into_a_wheel_is_found(tmp_path: Path) -> None:
-    wheel = tmp_path / "it.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("dm_env_rpc_client/__init__.py", "")
-        archive.writestr("it-1.dist-info/licenses/LICENSE", "")
-        archive.writestr("it-1.dist-info/METADATA", "Name: it\n\nRead [this](docs/this.md).")
-        archive.writestr("tests/test_it.py", "")
-    assert unexpected(wheel) == [
-        "tests/test_it.py does not belong into a wheel",
-        "dm_env_rpc_client/py.typed is missing",
-        "the description has the relative link ](docs/this.md)",
-    ]
 
 
 @pytest.mark.slow
