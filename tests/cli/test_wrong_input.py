@@ -35,8 +35,6 @@ NO_SERVERS = [
     ("192.0.2.1:50051", 2, "not on this machine; pass --tls-ca"),
     ("localhost", 2, "an address looks like localhost:50051"),
     ("http://localhost:50051", 2, "an address looks like localhost:50051"),
-    ("localhost:99999", 2, "an address looks like localhost:50051"),
-    ("localhost:port", 2, "an address looks like localhost:50051"),
     ("unix:/no/such/socket", 3, "/no/such/socket"),
 ]
 
@@ -139,14 +137,9 @@ WRONG: list[tuple[str, int, str]] = [
     ("run {catch} --policy wrong_agents:nothing", 2, "an action must be a mapping"),
     ("run {catch} --policy wrong_agents:too_much", 2, "outside its bounds [0, 2]"),
     ("run {catch} --policy wrong_agents:takes_none", 2, "TypeError"),
-    ("serve nonsense", 2, "there is no environment 'nonsense'; name one of these: catch,"),
-    ("serve nonsense:", 2, "must be given as MODULE:NAME"),
-    ("serve nowhere:make", 2, "cannot import 'nowhere'"),
     ("serve hostile_module:make", 2, "hostile_module"),
-    ("serve os:sep", 2, "not callable"),
     ("serve", 2, "no environment to serve was given; name one of these: catch,"),
     # Environments that cannot be made.
-    ("serve gymnasium://Nope-v0", 2, "cannot make gymnasium://Nope-v0: NameNotFound"),
     ("serve json:dumps", 2, "missing a required argument: 'obj'"),
     ("serve json:dumps --create obj=1", 2, "the factory returned a str; expected a dm_env"),
     ("serve catch --create rows=-3", 2, "at least 2 rows"),

@@ -49,11 +49,6 @@ def test_metadata_reaches_the_server() -> None:
     assert seen["raw-bin"] == b"\x00\xff"
 
 
-def test_metadata_that_grpc_refuses_is_an_error_at_once(echo_server: ScriptedServer) -> None:
-    with pytest.raises(SpecError, match="metadata"):
-        connect(echo_server.address, metadata=[("Upper Case", "x")])
-
-
 def test_what_interprets_an_answer_may_send_a_request(echo_server: ScriptedServer) -> None:
     """As a reward that an adaptor computes may read a property."""
     with connect(echo_server.address, request_timeout=60) as connection:

@@ -141,25 +141,6 @@ def test_jax(server: Server) -> None:
         np.testing.assert_array_equal(np.asarray(board(own)), board(plain.step({"paddle": 1})))
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"arrays": "tensorflow"}, "arrays='tensorflow': expected one of 'numpy', 'torch', 'jax'"),
-        ({"device": "cuda"}, "device='cuda': NumPy has no devices"),
-        ({"arrays": None}, "arrays=None: expected one of"),
-    ],
-)
-def test_what_is_no_kind_of_arrays_is_an_error_before_anything_is_sent(
-    server: Server, given: Any, message: str
-) -> None:
-    worlds = server.world_count
-    with pytest.raises(SpecError, match=message):
-        dm_env_rpc_client.make(server.address, **given)
-    with pytest.raises(SpecError, match=message):
-        BatchedEnvironment(server.address, 2, **given)
-    assert server.world_count == worlds
-
-
 def test_a_device_that_is_not_there(server: Server) -> None:
     pytest.importorskip("torch")
     with pytest.raises(SpecError, match="device='cuda:77': torch cannot use this device"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import pickle
 import traceback
@@ -16,7 +15,6 @@ from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
     Limits,
-    SpecError,
     Tls,
     connect,
     create_world,
@@ -24,7 +22,6 @@ from dm_env_rpc_client import (
     join_world,
     leave_world,
     make,
-    make_async,
     pack_tensor,
     reset_world,
 )
@@ -46,24 +43,6 @@ def test_settings_are_nested_or_flat_values_or_tensors(settings: dict[str, Any])
     with serve(Robot) as server, make(server.address, settings) as env:
         assert env.action_spec()["arm"]["torque"].shape == (2,)
         assert env.observation_spec()["camera"]["rgb"].shape == (7, 5, 3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"rows": None}, "setting 'rows'.*NoneType"),
-        ({"rows": [1, "a"]}, "setting 'rows'.*mixes"),
-        ({"a": {"b": 1}, "a.b": 2}, "'a.b' is given twice"),
-        ({3: 1}, "names must be strings"),
-    ],
-)
-def test_settings_that_cannot_be_sent_are_refused_before_anything_is(
-    catch_server: Server, settings: Any, text: str
-) -> None:
-    for arguments in [(settings, {}), ({}, settings)]:
-        with pytest.raises(SpecError, match=text):
-            make(catch_server.address, *arguments)
-    assert catch_server.world_count == 0
 
 
 def test_one_step_at_a_time(catch_server: Server) -> None:
@@ -88,18 +67,6 @@ def test_one_step_at_a_time(catch_server: Server) -> None:
         with pytest.raises(DmEnvRpcError, match="no world") as caught:
             destroy_world(connection, first)
         assert caught.value.code == code_pb2.NOT_FOUND
-
-
-@pytest.mark.parametrize("keywords", [{"rows": 8}, {"nested_tensors": False, "rows": 8}])
-def test_a_setting_among_the_keywords_is_refused_with_a_hint(
-    catch_server: Server, keywords: dict[str, Any]
-) -> None:
-    text = r"unexpected keyword argument 'rows'; settings .* make\(address, \{'rows': ...\}\)"
-    with pytest.raises(TypeError, match=text):
-        make(catch_server.address, **keywords)
-    with pytest.raises(TypeError, match=text):
-        asyncio.run(make_async(catch_server.address, **keywords))
-    assert catch_server.world_count == 0
 
 
 def test_batches_take_every_keyword_that_says_how_to_connect() -> None:

@@ -166,15 +166,10 @@ NO_NAME = "the name of a variable in env"
                 functools.partial(from_docker, "image"),
             )
         ),
-        (lambda: from_process(["engine"]), "where to listen"),
-        (lambda: from_process([]), "argv must be"),
-        (lambda: from_process(["engine", 5]), "argv must be"),  # type: ignore[list-item]
         *(
             (functools.partial(from_python, name), "MODULE:NAME")
             for name in ("", "module", ":Name", "__main__:Env")
         ),
-        (lambda: make("process:"), "what to start"),
-        (lambda: make("process:a 'b"), "cannot split"),
     ],
 )
 def test_what_cannot_be_started_is_told_before_anything_is(

@@ -5,7 +5,6 @@ Servers to launch and addresses are such that a test fails if anything is starte
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import Restart, SpecError, Tls, recording
 from dm_env_rpc_client.environment.make_options import MakeOptions
-from tests.launch.processes import ECHO, kill
 from tests.mistakes.doors import DOORS, NOWHERE, never
 from tests.mistakes.mistake import FLAG, NEVER, SECONDS, VALUES, Mistake
 from tests.support.stopwatch import time_limit
@@ -149,37 +147,6 @@ def test_a_value_that_is_large_or_has_no_repr_is_shown_in_short() -> None:
 )
 def test_true_is_a_restart(given: Any, meant: Restart | None) -> None:
     assert MakeOptions.of({"restart": given}).restart == meant
-
-
-@pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
-def test_an_environment_restarts_that_was_made_with_true() -> None:
-    with rpc.make(ECHO, restart=True) as env:
-        env.reset()
-        kill(env.server)
-        assert env.step({"value": 1}).last()
-        assert env.step({"value": 1}).first()
-        assert env.restarts == 1
-
-
-@pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
-def test_an_environment_of_asyncio_restarts_that_was_made_with_true() -> None:
-    async def run() -> int:
-        async with await rpc.make_async(ECHO, restart=True) as env:
-            await env.reset()
-            kill(env.server)
-            assert (await env.step({"value": 1})).last()
-            assert (await env.step({"value": 1})).first()
-            return int(env.restarts)
-
-    assert asyncio.run(run()) == 1
-
-
-def test_false_restarts_nothing() -> None:
-    with rpc.make(ECHO, restart=False) as env:
-        env.reset()
-        kill(env.server)
-        with pytest.raises(rpc.ConnectionLostError):
-            env.step({"value": 1})
 
 
 def test_a_mistake_leaves_no_file(tmp_path: Path) -> None:

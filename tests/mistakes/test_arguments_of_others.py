@@ -55,6 +55,10 @@ def rollouts(**given: Any) -> Any:
     return LocalRollouts(**{"make_env": environments, "policy": unstarted, **given})
 
 
+def batched(**given: Any) -> Any:
+    return rpc.BatchedEnvironment(**{"addresses": "localhost:1", "num_envs": 2, **given})
+
+
 def ray_rollouts(**given: Any) -> Any:
     return RayRollouts(environments, unstarted, **given)
 
@@ -151,6 +155,18 @@ MISTAKES: list[M] = [
     M(lambda _: rpc.Limits(strings=True), "strings of Limits", "got True", INT),
     M(lambda _: rpc.Limits(message_bytes=1 << 31), "message_bytes", "2147483648",
       "at most 2147483647 bytes"),
+    # batches
+    M(lambda _: batched(addresses=[]), "addresses", "", "at least one"),
+    M(lambda _: batched(addresses=["localhost:1", "localhost:2"], num_envs=1),
+      "at least one environment at each address", "got 1", ""),
+    M(lambda _: batched(create_world_settings=[{}]), "create_world_settings", "",
+      "sequence of 2 mappings"),
+    M(lambda _: batched(join_world_settings=lambda index: None), "join_world_settings",
+      "got <function", "must be a mapping"),
+    M(lambda _: batched(create_world_settings={"num_envs": 2}), "environment 0",
+      "contain 'num_envs' = 2, and the argument num_envs is 2", "remove"),
+    M(lambda _: batched(create_world_settings=[{}, {"num_envs": 3}], num_batches=0),
+      "of environment 1", "'num_envs' = 3", ""),
     # vectors and other libraries
     M(lambda _: VectorEnv(never, autoreset_mode="sometimes"), "autoreset_mode", "got 'sometimes'",
       "AutoresetMode.SAME_STEP ('SameStep')"),
@@ -235,11 +251,18 @@ MISTAKES: list[M] = [
     # tools
     M(lambda _: OptionsOf(timeout="5"), "timeout", "got '5'", "a number of seconds"),
     M(lambda _: OptionsOf(quiet_seconds=0), "quiet_seconds", "got 0", "more than 0"),
+    M(lambda _: OptionsOf(seed=-1), "seed", "got -1", "an integer of at least 0"),
+    M(lambda _: OptionsOf(several_agents="maybe"), "several_agents", "got 'maybe'",
+      "must be yes or no"),
+    M(lambda _: OptionsOf(reset_settings={"a": object()}), "setting 'a'", "object", ""),
     M(lambda _: OptionsOf(max_steps="9"), "max_steps", "got '9'", INT),
     M(lambda _: OptionsOf(strict="yes"), "strict", "got 'yes'", FLAG),
     M(lambda _: OptionsOf(create_settings=[1]), "create_settings", "got [1]", VALUES),
     M(lambda _: OptionsOf(required_create_settings="rows"), "required_create_settings",
       "got 'rows'", "must be a sequence of names"),
+    M(lambda _: Proxy("nowhere"), "a TCP address", "got 'nowhere'", "looks like"),
+    M(lambda _: Proxy("localhost:1", jitter=-0.1), "jitter", "got -0.1", FROM_0),
+    M(lambda _: Proxy("localhost:1", slice_bytes=0), "slice_bytes", "got 0", INT),
     M(lambda _: Proxy("localhost:1", latency=math.nan), "latency", "got nan", FROM_0),
     M(lambda _: Proxy("localhost:1", bandwidth="1"), "bandwidth", "got '1'",
       "must be a finite number greater than 0, or None for no limit"),

@@ -13,6 +13,7 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import ConnectionLostError, LaunchError, SpecError, server
 from dm_env_rpc_client.server import Catch
+from tests.mistakes.doors import connect_async, make_async
 from tests.support.environments import Echo
 from tests.support.forks import run_command
 
@@ -39,6 +40,7 @@ MEANT = "unexpected keyword argument 'requst_timeout'; did you mean 'request_tim
 
 # Also what type checkers refuse.
 make: Any = dm_env_rpc_client.make
+connect: Any = dm_env_rpc_client.connect
 BatchedEnvironment: Any = dm_env_rpc_client.BatchedEnvironment
 serve: Any = server.serve
 CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
@@ -49,8 +51,18 @@ CALLS: dict[str, tuple[Callable[[str], Any], type[Exception], list[str]]] = {
         lambda address: BatchedEnvironment(address, 2, requst_timeout=3), TypeError, [MEANT],
     ),
     "make(address, rows=3)": (
-        lambda address: make(address, rows=3), TypeError,
+        lambda address: make(address, nested_tensors=False, rows=3), TypeError,
         ["settings are passed in a dictionary: make(address, {'rows': ...})"],
+    ),
+    "make_async(address, rows=3)": (
+        lambda address: make_async(address, rows=3), TypeError,
+        ["settings are passed in a dictionary: make(address, {'rows': ...})"],
+    ),
+    "connect(address, requst_timeout=3)": (
+        lambda address: connect(address, requst_timeout=3), TypeError, [MEANT],
+    ),
+    "connect_async(address, requst_timeout=3)": (
+        lambda address: connect_async(address, requst_timeout=3), TypeError, [MEANT],
     ),
     "make(Catch)": (
         lambda _: make(Catch), SpecError,

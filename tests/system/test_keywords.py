@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import inspect
 from typing import Any
@@ -71,18 +70,6 @@ def test_a_misspelt_keyword_is_refused_by_the_name_of_the_function(name: str, te
     wrong: Any = {name: 3}
     with pytest.raises(TypeError, match=text):
         draw("blue", **wrong)
-
-
-async def _refused_async(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"connect_async\(\) .*; did you mean 'timeout'\?"):
-        await connect_async("localhost:1", **wrong)
-
-
-def test_connecting_refuses_a_misspelt_keyword_with_a_hint() -> None:
-    wrong: Any = {"timeuot": 1.0}
-    with pytest.raises(TypeError, match=r"connect\(\) .*'timeuot'; did you mean 'timeout'\?"):
-        connect("localhost:1", **wrong)
-    asyncio.run(_refused_async(wrong))
 
 
 def test_typed_keywords_are_those_of_the_dataclass() -> None:

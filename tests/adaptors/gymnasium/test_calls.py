@@ -134,12 +134,6 @@ def test_arguments_that_are_wrong_are_refused(text: str, match: str) -> None:
             properties.write(f"{CALL}.jump", text)
 
 
-@pytest.mark.parametrize("names", ["action_masks", ["a b"], [3], ["a.b"]])
-def test_options_that_are_no_names_are_refused(names: Any) -> None:
-    with pytest.raises(SpecError, match="callable_names must be a sequence of names"):
-        serve(Masked, callable_names=names)
-
-
 class Pool(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Has no `call` of its own."""
 

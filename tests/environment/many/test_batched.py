@@ -331,29 +331,6 @@ def test_a_subclass_may_have_steps_of_its_own(echoes: Echoes) -> None:
         assert doubled == [2 * value for value in values]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"addresses": []}, "at least one"),
-        ({"addresses": ["localhost:1", "localhost:2"], "num_envs": 1}, "at each address"),
-        ({"addresses": "localhost:1", "num_envs": 0}, "num_envs must be an integer of at least 1"),
-        (
-            {"create_world_settings": [{}]},
-            "create_world_settings must be .* sequence of 2 mappings",
-        ),
-        ({"join_world_settings": lambda index: None}, "join_world_settings"),
-        (
-            {"create_world_settings": {"num_envs": 2}},
-            r"environment 0 contain 'num_envs' = 2, and the argument num_envs is 2, .* remove",
-        ),
-        ({"create_world_settings": [{}, {"num_envs": 3}], "num_batches": 0}, "of environment 1"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:
-    with pytest.raises(SpecError, match=text):
-        BatchedEnvironment(**{"addresses": "localhost:1", "num_envs": 2, **arguments})
-
-
 def test_the_number_of_rows_is_either_an_argument_or_a_setting() -> None:
     with serve(Catch) as server:
         for arguments in ((3,), (None, {"num_envs": 3})):
