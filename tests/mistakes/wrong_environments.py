@@ -38,8 +38,8 @@ class Countdown(dm_env.Environment):
 class CountdownEnv(gymnasium.Env[Any, Any]):
     """The same for Gymnasium."""
 
-    action_space = spaces.Discrete(3)
-    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Discrete(3)
+    observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (2,), np.float32)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return ARRAY, {}

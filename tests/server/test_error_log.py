@@ -41,69 +41,43 @@ def test_row_41_errors_and_log_lines_are_bounded(
 
 
 @pytest.mark.row(41)
-@pytest.mark.parametrize("transport", ["http2", "grpc"])
-@counts(1_000, 100_000)
-def test_row_41_steps_that_fail_in_the_environment(
-    transport: Literal["http2", "grpc"], count: int, caplog: pytest.LogCaptureFixture, seen: Seen
-) -> None:
-    failed = 0
-    with (
-        caplog.at_level(logging.ERROR),
-        serve(Broken, transport=transport) as server,
-        make(server.address, {"at": "step"}) as env,
-    ):
-        env.reset()
-        # An error fails its own request only; the first comes from the environment.
-        for first in range(0, count, 100):
-            futures = [env.step_async({"a": 1}) for _ in range(min(100, count - first))]
-            for future in futures:
-                error = future.exception()
-                assert isinstance(error, DmEnvRpcError), error
-                assert "broken in step" in error.message
-                failed += 1
-            if first == 0:
-                before = resident_bytes(os.getpid())
-        grown = resident_bytes(os.getpid()) - before
-        seen(
-            steps_that_fail=failed,
-            errors_that_are_kept=float(len(server.errors)),
-            lines_of_log=float(len(caplog.records)),
-            memory_mib=grown / (1 << 20),
-        )
-        assert server.stats().errors == failed == count
-        assert len(server.errors) == KEPT_ERRORS
-    assert 10 <= len(caplog.records) <= 100 + count / 100
-    # All of them would take hundreds.
-    assert grown < 32 << 20
-
-
-@pytest.mark.row(41)
+@pytest.mark.parametrize("rows", [0, 16], ids=["alone", "rows"])
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
 @counts(1_600, 100_000)
-def test_row_41_rows_that_fail_in_the_environment(
-    transport: Literal["http2", "grpc"], count: int, caplog: pytest.LogCaptureFixture, seen: Seen
+def test_row_41_steps_that_fail_in_the_environment(
+    transport: Literal["http2", "grpc"],
+    rows: int,
+    count: int,
+    caplog: pytest.LogCaptureFixture,
+    seen: Seen,
 ) -> None:
-    rows = 16
+    settings = {"at": "step", "num_envs": rows} if rows else {"at": "step"}
+    action = {"a": np.ones(rows, np.int32) if rows else 1}
     failed = 0
     with (
-        caplog.at_level(logging.DEBUG, "dm_env_rpc_client.server"),
+        caplog.at_level(logging.ERROR, "dm_env_rpc_client.server"),
         serve(Broken, transport=transport) as server,
-        make(server.address, {"at": "step", "num_envs": rows}) as env,
+        make(server.address, settings) as env,
     ):
         env.reset()
-        connecting = len(caplog.records)
-        action = {"a": np.ones(rows, np.int32)}
-        for first in range(0, count, rows):
-            errors = batches.row_errors(env.step(action).observation["row_errors"], rows)
-            assert errors.keys() == set(range(rows))
-            assert all("broken in step" in text for text in errors.values())
-            failed += len(errors)
+        # An error fails its own request only, or its own row; the first comes from the environment.
+        for first in range(0, count, 400):
+            for future in [env.step_async(action) for _ in range(400 // (rows or 1))]:
+                if rows:
+                    found = future.result().observation["row_errors"]
+                    texts = list(batches.row_errors(found, rows).values())
+                else:
+                    error = future.exception()
+                    assert isinstance(error, DmEnvRpcError), error
+                    texts = [error.message]
+                assert all("broken in step" in text for text in texts)
+                failed += len(texts)
             if first == 0:
                 before = resident_bytes(os.getpid())
         grown = resident_bytes(os.getpid()) - before
-        lines = len(caplog.records) - connecting
+        lines = len(caplog.records)
         seen(
-            rows_that_fail=failed,
+            **{"rows_that_fail" if rows else "steps_that_fail": failed},
             errors_that_are_kept=float(len(server.errors)),
             lines_of_log=float(lines),
             memory_mib=grown / (1 << 20),
@@ -112,7 +86,8 @@ def test_row_41_rows_that_fail_in_the_environment(
         assert server.stats().refusals == 0
         assert len(server.errors) == KEPT_ERRORS
     assert 10 <= lines <= 100 + count / 100
-    assert "row 0 of a batch failed in a step request" in caplog.text
+    assert not rows or "row 0 of a batch failed in a step request" in caplog.text
+    # All of them would take hundreds.
     assert grown < 32 << 20
 
 

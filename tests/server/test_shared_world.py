@@ -241,16 +241,6 @@ def test_who_leaves_its_action_out_stays(server: Server) -> None:
             np.testing.assert_array_equal(step.observation["positions"], [0, 1])
 
 
-def test_an_operator_may_say_what_is_done_instead() -> None:
-    with (
-        serve({"race": Race}, default_actions={"move": 1}) as running,
-        Players(running, 2) as players,
-    ):
-        players.step({}, {})
-        for step in players.step(STAY, {}):
-            np.testing.assert_array_equal(step.observation["positions"], [0, 1])
-
-
 class Moody(Crowd):
     """Fails as its action says."""
 
@@ -312,17 +302,6 @@ def test_the_only_world_of_a_server_has_no_name() -> None:
             future = here.step_async(STAY)
             assert there.step(STAY).first()
             assert future.result(20).first()
-
-
-def test_a_server_that_stops_frees_those_who_wait() -> None:
-    with serve(Race) as stopping:
-        env = make(stopping.address)
-        future = env.step_async(STAY)
-        assert settles(lambda: stopping.stats().steps == 1)
-        with time_limit(3):
-            stopping.stop(0.1)
-        assert isinstance(future.exception(20), DmEnvRpcError | ConnectionLostError)
-        env.close()
 
 
 def test_a_step_that_waits_ends_when_its_world_is_closed() -> None:
@@ -463,13 +442,3 @@ def test_reset_world_with_four_agents_some_of_which_vanish(
                 assert heard[0] < answered
                 assert began is not None
                 assert began > max(told)
-
-
-def test_the_world_of_four_that_all_vanish_is_free(server: Server) -> None:
-    agents = server.agent_count
-    with Players(server, 4, "crowd") as players:
-        players.step(STAY, STAY, STAY, STAY)
-        for connection in players.connections:
-            connection._poison(ConnectionLostError("vanished"))
-        assert settles(lambda: server.agent_count == agents)
-        reset_world(players.spectator, players.world)

@@ -31,6 +31,8 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.protocol.batches import ROW_ERRORS, STEP_TYPE, row_errors
 from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.transports.endpoint import Endpoint
+from dm_env_rpc_client.transports.health_check import check_health
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.server import hosted
@@ -45,7 +47,7 @@ from tests.server.worker_processes import (
     worker_with,
 )
 from tests.support.scripted import freeze, settles
-from tests.support.stopwatch import Stopwatch, time_limit
+from tests.support.stopwatch import Stopwatch, patience, time_limit
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -287,6 +289,7 @@ def test_a_worker_that_holds_the_gil_is_not_killed_and_gets_no_more_streams(
         assert settles(lambda: worker.is_behind, 10)
         with make(server.address) as other:
             assert pid_of(other) != busy
+        assert check_health(Endpoint(server.address), "", patience(10.0)).status == "SERVING"
         assert not future.done()
         assert future.result(30).mid()
         create.join(30)

@@ -19,8 +19,8 @@ from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import serve
 from tests.launch.standalone.interpreters import served
+from tests.mistakes.wrong_environments import CountdownEnv
 from tests.reliability.hostile.served import Served, heard, measured
-from tests.reliability.hostile.test_space_bombs import Quiet
 from tests.reliability.recording import Seen
 from tests.support import forks
 
@@ -70,18 +70,8 @@ TEXTS: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
-class Steps(Quiet):
-    """A Gymnasium environment that can be reset and stepped."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        return 0, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return 0, 0.0, False, False, {"step": 1}
-
-
 def _be_a_server(pipe: Any) -> None:
-    with serve(Steps) as server:
+    with serve(CountdownEnv) as server:
         pipe.send(server.address)
         with contextlib.suppress(EOFError):
             pipe.recv()
@@ -126,7 +116,7 @@ def test_infos_at_a_client(
     bomb: str, rows: int | None, monkeypatch: pytest.MonkeyPatch, seen: Seen
 ) -> None:
     text = TEXTS[bomb]()
-    with serve(Steps) as server, forks.child(_play, server.address, rows) as (_, pipe):
+    with serve(CountdownEnv) as server, forks.child(_play, server.address, rows) as (_, pipe):
         assert heard(pipe) == "ready"
         monkeypatch.setattr(value_json, "encode_extras", lambda *_: f'{{"info":{{"own":{text}}}}}')
         pipe.send("go")

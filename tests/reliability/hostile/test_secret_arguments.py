@@ -26,6 +26,7 @@ from dm_env_rpc_client.adaptors.gymnasium import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.distributed import RemoteEnvironments
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.mistakes.wrong_environments import CountdownEnv
 
 pytestmark = pytest.mark.row(54)
 
@@ -56,23 +57,9 @@ MADE: dict[str, Callable[..., Any]] = {
 }
 
 
-class Local(gymnasium.Env[Any, Any]):
-    """An environment of Gymnasium."""
-
-    action_space = gymnasium.spaces.Discrete(2)
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float64)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.zeros(2), {}
-
-    def step(self, action: Any) -> Any:
-        return np.zeros(2), 1.0, False, False, {}
-
-
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Server]:
-    with serve(Local, token=SECRET) as server:
+    with serve(CountdownEnv, token=SECRET) as server:
         yield server
 
 
@@ -126,7 +113,7 @@ def test_row_54_specs(way: Callable[..., Any], given: dict[str, Any], address: s
             env.close()
 
 
-@pytest.mark.parametrize("served", [Catch, Local])
+@pytest.mark.parametrize("served", [Catch, CountdownEnv])
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
 def test_row_54_a_spec_from_json_takes_the_secret_again(given: dict[str, Any], served: Any) -> None:
     with serve(served, token=SECRET) as server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +21,6 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.server.games.race import Race
 from dm_env_rpc_client.server.row_turns import Turns, Waits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.specs import VariableArray, sample
@@ -163,25 +161,6 @@ def push(*values: float) -> dict[str, npt.NDArray[np.float32]]:
     return {"push": np.array(values, np.float32)}
 
 
-def test_what_a_row_raises_is_told_for_that_row_and_the_others_have_stepped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with playing(Counting, {"num_envs": ROWS, "rows.fails_at": [-1, 2, -1]}) as env:
-        env.reset()
-        before = stepped(env, push(0.1, 0.2, 0.3))
-        with caplog.at_level(logging.WARNING, "dm_env_rpc_client.server"):
-            step = stepped(env, push(0.4, 0.5, 0.6))
-        assert json.loads(step[batches.ROW_ERRORS]) == {"1": "OSError: no joystick in step 2"}
-        assert "row 1 of a batch failed" in caplog.text
-        assert step["nested.steps"].tolist() == [2, 1, 2]
-        np.testing.assert_array_equal(step["reward"], np.array([0.4, 0.2, 0.6], np.float32))
-        assert row_of(step, 1).keys() == row_of(before, 1).keys()
-        np.testing.assert_array_equal(row_of(step, 1)["seen"], row_of(before, 1)["seen"])
-        after = stepped(env, push(0.7, 0.8, 0.9))
-        assert after[batches.ROW_ERRORS] == ""
-        assert after["nested.steps"].tolist() == [3, 2, 3]
-
-
 def test_a_mask_says_in_which_rows_a_sequence_begins() -> None:
     with playing(Counting, {"num_envs": ROWS, "rows.length": [9, 9, 9]}) as env:
         env.reset()
@@ -246,31 +225,6 @@ class Boundless(Counting):
 
     def observation_spec(self) -> Any:
         return {"seen": specs.Array((1 << 32, 1 << 32), np.uint8, "seen")}
-
-
-@pytest.mark.parametrize(
-    ("factory", "settings", "text"),
-    [
-        (Counting, {"num_envs": 0}, "a batch has 1 to"),
-        (Counting, {"num_envs": 1_000_000}, "is 1000000; a batch has 1 to 16384 environments"),
-        (Counting, {"num_envs": 2.0}, "expected an integer, got 2.0"),
-        (Counting, {"num_envs": True}, "expected an integer, got True"),
-        (Counting, {"num_envs": 3, "rows.length": [1, 2]}, r"'rows.length' has the shape \[2\]"),
-        (Counting, {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], one value per row"),
-        (Counting, {"num_envs": 3, "colour": 2}, "known settings: length, fails_at, size"),
-        (large, {"num_envs": 64}, "take 536872448 bytes, but the limit for a batch is 134217728"),
-        (Boundless, {"num_envs": 2}, "would take 36893488147419103264 bytes"),
-        (varying, {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has a different"),
-        (Variable, {"num_envs": 2}, "'words' is of variable length"),
-        (Reserved, {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
-        (Race, {"num_envs": 2}, "a batch can contain only single-agent environments"),
-    ],
-)
-def test_batches_that_cannot_be_made_are_refused(
-    factory: Any, settings: dict[str, Any], text: str
-) -> None:
-    with serve(factory) as server, pytest.raises(DmEnvRpcError, match=text):
-        make(server.address, settings)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from tests.server.batches.test_batches import (
     push,
     varying,
 )
-from tests.server.batches.test_row_lifetimes import Valued
+from tests.server.batches.test_row_lifetimes import Seeded, Valued
 from tests.server.worker_processes import START_SECONDS, are_complete, processes_of
 from tests.support.environments import Robot
 from tests.support.scripted import descriptor_count, settles
@@ -160,16 +160,6 @@ class Unread(gymnasium.Env[Any, Any]):
         if action % 2 and self._index == 1:
             info.update(ODD[self._kind]())
         return np.full(1, action, np.float32), 0.5, False, False, info
-
-
-class Seeded(gymnasium.Env[Any, Any]):
-    """Observes the seed of its reset."""
-
-    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return np.full(1, seed or 0, np.float32), {}
 
 
 class Exits(hosted.Where):
@@ -334,30 +324,34 @@ def test_a_spread_batch_is_as_one_in_one_process(spread: Server, single: Server,
 
 
 @pytest.mark.parametrize(
-    ("environment", "settings"),
+    ("environment", "settings", "text"),
     [
-        ("counting", {"num_envs": 0}),
-        ("counting", {"num_envs": 1_000_000}),
-        ("counting", {"num_envs": 3, "rows.length": [1, 2]}),
-        ("counting", {"num_envs": 3, "colour": 2}),
-        ("counting", {"num_envs": 3, "step_mask": True}),
-        ("large", {"num_envs": 64}),
-        ("boundless", {"num_envs": 2}),
-        ("varying", {"num_envs": 2, "rows.seed": [0, 1]}),
-        ("varying", {"num_envs": 4, "rows.seed": [0, 0, 0, 1]}),
-        ("variable", {"num_envs": 2}),
-        ("reserved", {"num_envs": 2}),
-        ("race", {"num_envs": 2}),
-        ("two unasked", {"num_envs": 3}),
-        ("nothing", {"num_envs": 2}),
+        ("counting", {"num_envs": 0}, "a batch has 1 to"),
+        ("counting", {"num_envs": 1_000_000}, "is 1000000; a batch has 1 to 16384 environments"),
+        ("counting", {"num_envs": 2.0}, "expected an integer, got 2.0"),
+        ("counting", {"num_envs": True}, "expected an integer, got True"),
+        ("counting", {"num_envs": "two"}, "'num_envs'"),
+        ("counting", {"num_envs": 3, "rows.length": [1, 2]}, r"'rows.length' has the shape \[2\]"),
+        ("counting", {"num_envs": 3, "rows.length": 2}, r"expected \[3, ...\], one value per row"),
+        ("counting", {"num_envs": 3, "colour": 2}, "known settings: length, fails_at, size"),
+        ("counting", {"num_envs": 3, "step_mask": True}, "'step_mask'"),
+        ("large", {"num_envs": 64}, "536872448 bytes, but the limit for a batch is 134217728"),
+        ("boundless", {"num_envs": 2}, "would take 36893488147419103264 bytes"),
+        ("varying", {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has a different"),
+        ("varying", {"num_envs": 4, "rows.seed": [0, 0, 0, 1]}, "row 3 of the batch has a"),
+        ("variable", {"num_envs": 2}, "'words' is of variable length"),
+        ("reserved", {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
+        ("race", {"num_envs": 2}, "a batch can contain only single-agent environments"),
+        ("two unasked", {"num_envs": 3}, "3"),
+        ("nothing", {"num_envs": 2}, "'nothing'"),
     ],
 )
-def test_what_is_refused_is_refused_in_the_same_words(
-    spread: Server, single: Server, environment: str, settings: dict[str, Any]
+def test_batches_that_cannot_be_made_are_refused_in_the_same_words(
+    spread: Server, single: Server, environment: str, settings: dict[str, Any], text: str
 ) -> None:
     texts = []
     for server in (single, spread):
-        with pytest.raises(DmEnvRpcError) as caught:
+        with pytest.raises(DmEnvRpcError, match=text) as caught:
             make(server.address, {"environment": environment, **settings})
         texts.append((caught.value.code, caught.value.message))
     assert texts[0] == texts[1]
