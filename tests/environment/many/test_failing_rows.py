@@ -14,7 +14,6 @@ import pytest
 from dm_env_rpc_client import (
     ConnectionLostError,
     DeadlineExceededError,
-    DmEnvAdaptor,
     DmEnvRpcError,
     EnvironmentsFailedError,
     SpecError,
@@ -24,13 +23,12 @@ from dm_env_rpc_client.server import Server, serve
 from tests.environment.many.conftest import Echoes
 from tests.support.environments import Echo
 from tests.support.scripted import (
-    ServerProcess,
     SignalledServer,
     served_echo,
     settles,
 )
 from tests.support.serving import serving
-from tests.support.stopwatch import patience, time_limit
+from tests.support.stopwatch import patience
 
 TRANSPORTS = ["http2"]
 
@@ -133,22 +131,6 @@ def test_a_server_that_is_killed_while_it_is_waited_for_fails_then(halved: Halve
         env.recv(1)
 
 
-def test_every_answer_has_a_deadline() -> None:
-    with served_echo() as frozen, serve(Echo) as server:
-        addresses = [frozen.address, server.address]
-        timeout = min(patience(3.0), 10.0)  # A probe finds the server lost after 15 s.
-        with BatchedEnvironment(addresses, request_timeout=timeout) as env:
-            env.reset()
-            frozen.signal(signal.SIGSTOP)
-            env.send({"value": [1, 2]})
-            assert env.recv(1)[1].tolist() == [1]
-            with time_limit(timeout + 5.0), pytest.raises(EnvironmentsFailedError) as caught:
-                env.recv(1)
-            assert isinstance(caught.value.failures[0], DeadlineExceededError)
-        with BatchedEnvironment(server.address, 1) as env:
-            env.reset()
-
-
 def test_one_that_is_late_is_noticed_while_others_answer(echoes: Echoes) -> None:
     timeout = patience(0.5)
     late = 6 * timeout
@@ -184,57 +166,6 @@ def test_nothing_is_left_where_one_cannot_be_opened(fragile: Server) -> None:
     assert settles(lambda: (fragile.world_count, fragile.agent_count) == (0, 0))
     with pytest.raises(EnvironmentsFailedError, match=r"environment \d at localhost:1 failed"):
         BatchedEnvironment("localhost:1", 3, timeout=0.5)
-
-
-def test_an_interrupt_while_they_are_opened_leaves_nothing(catch_server: Server) -> None:
-    class Interrupted(DmEnvAdaptor):
-        def __init__(self, *args: Any, **kwargs: Any):
-            super().__init__(*args, **kwargs)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        BatchedEnvironment(catch_server.address, 4, adaptor_class=Interrupted)
-    assert settles(lambda: catch_server.world_count == 0)
-
-
-INTERRUPTED = """
-import signal
-from dm_env_rpc_client import EnvironmentsFailedError, SpecError
-from dm_env_rpc_client.environment.batched import BatchedEnvironment
-from dm_env_rpc_client.server import serve
-from tests.support.environments import Echo
-from tests.support.serving import serving
-
-def interrupt(number, frame):
-    raise KeyboardInterrupt
-
-signal.signal(signal.SIGALRM, interrupt)
-with serve(Echo) as server:
-    settings = [{"seconds": 1.0 if index == 1 else 0.0} for index in range(3)]
-    with BatchedEnvironment(server.address, 3, settings, num_batches=0) as env:
-        env.reset()
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        try:
-            env.step({"value": [1, 2, 3]})
-        except KeyboardInterrupt:
-            pass
-        try:
-            env.step({"value": [1, 2, 3]})
-        except SpecError as error:
-            assert "[0, 2] have pending steps" in str(error), error
-        timestep, ids = env.recv(2)
-        assert dict(zip(ids.tolist(), timestep.observation["value"])) == {0: 1, 2: 3}
-        try:
-            env.reset()
-        except EnvironmentsFailedError as error:
-            assert list(error.failures) == [1], error
-            print("fine")
-"""
-
-
-def test_an_interrupt_costs_the_environment_that_was_waited_for() -> None:
-    with ServerProcess(INTERRUPTED) as process:
-        assert process.address == "fine"
 
 
 def test_an_interrupt_while_rows_are_filled_returns_no_former_row(
