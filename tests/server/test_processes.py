@@ -23,7 +23,6 @@ from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
     SpecError,
-    Tls,
     connect,
     create_and_join_world,
     create_world,
@@ -38,11 +37,9 @@ from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.server import Properties, Race, Server, serve
 from dm_env_rpc_client.tensors.memory_limits import Limits
-from dm_env_rpc_client.transports.endpoint import Transport
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import elsewhere, pid_of, process_with, processes_of
-from tests.support.certificates import self_signed
 from tests.support.programs import processor_seconds, run_python
 from tests.support.scripted import settles
 
@@ -261,20 +258,6 @@ def test_limits_count_all_processes() -> None:
         assert settles(lambda: server.stats().streams == 0)
         with make(server.address) as env:
             pid_of(env)
-
-
-@pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_tls_and_tokens(tmp_path: Path, transport: Transport) -> None:
-    key, crt = self_signed(tmp_path)
-    tls = Tls(cert=crt, key=key)
-    with serve(
-        hosted.make, processes=1, credentials=tls, token="s3cret", transport=transport
-    ) as server:
-        with make(server.address, credentials=Tls(ca=crt), token="s3cret") as env:
-            pid_of(env)
-        with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED"):
-            make(server.address, credentials=Tls(ca=crt))
-        assert server.stats().refused_streams == 1
 
 
 @pytest.mark.parametrize(

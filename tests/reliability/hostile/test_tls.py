@@ -233,9 +233,10 @@ def test_row_46_a_failure_of_tls_is_told_at_once(
 
 
 @is_async
+@pytest.mark.parametrize("processes", [None, 1])
 @pytest.mark.parametrize("kind", ["plaintext", "TLS", "TLS of both"])
 def test_row_46_the_right_certificate_and_token_are_let_in(
-    files: Files, is_async: bool, kind: str
+    files: Files, is_async: bool, kind: str, processes: int | None
 ) -> None:
     credentials = {
         "plaintext": (None, None),
@@ -246,9 +247,11 @@ def test_row_46_the_right_certificate_and_token_are_let_in(
         ),
     }
     of_server, of_client = credentials[kind]
-    with serve(Catch, credentials=of_server, token=TOKEN) as server:
+    options: dict[str, Any] = {"credentials": of_server, "processes": processes}
+    with serve(Catch, token=TOKEN, **options) as server:
         ask(server.address, is_async, credentials=of_client, token=TOKEN)
-        assert server.world_count == 1
+        fails_at_once(files, server.address, is_async, "UNAUTHENTICATED", credentials=of_client)
+        assert server.stats().refused_streams == 1
 
 
 @pytest.mark.parametrize("of_server", ["http2", "grpc"])
