@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import hpack
@@ -74,6 +75,18 @@ def reset(stream: int, code: int = 8) -> bytes:
 
 def goaway(last: int, code: int, text: bytes = b"") -> bytes:
     return frame(GOAWAY, struct.pack(">II", last, code) + text)
+
+
+FORMS: dict[str, Callable[[bytes], list[bytes]]] = {
+    "usual": lambda sent: [data(sent)],
+    "single bytes": lambda sent: [bytes([byte]) for byte in data(sent)],
+    "two frames": lambda sent: [data(sent[:7]) + data(sent[7:])],
+    "windows before": lambda sent: [window_update(0, 100) + window_update(1, 100) + data(sent)],
+    "a PING behind": lambda sent: [data(sent) + frame(PING, bytes(8))],
+    "a PING first": lambda sent: [frame(PING, bytes(8)), data(sent)],
+    "padding": lambda sent: [frame(DATA, b"\x03" + sent + bytes(3), PADDED, 1)],
+}
+"""What is sent at a time of a message of gRPC, in every form that HTTP/2 has for it."""
 
 
 def received(framing: Framing, contents: bytes) -> bytes:

@@ -5,14 +5,13 @@ They are answered without a queue. What is unusual goes the general way, in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from tests.transports import frames
-from tests.transports.frames import data, frame, grpc_message, window_update
+from tests.transports.frames import FORMS, data, grpc_message, window_update
 from tests.transports.hosts import Host
 from tests.transports.raw_client import RawClient, request, requests
 
@@ -33,44 +32,15 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return received
 
 
-def as_usual(message: bytes) -> Iterator[bytes]:
-    yield data(grpc_message(message))
-
-
-def in_pieces(message: bytes) -> Iterator[bytes]:
-    sent = data(grpc_message(message))
-    for begin in range(len(sent)):
-        yield sent[begin : begin + 1]
-
-
-def in_two_frames(message: bytes) -> Iterator[bytes]:
-    sent = grpc_message(message)
-    yield data(sent[:6]) + data(sent[6:])
-
-
-def padded(message: bytes) -> Iterator[bytes]:
-    yield frame(frames.DATA, b"\x03" + grpc_message(message) + bytes(3), frames.PADDED, 1)
-
-
-def with_a_ping_behind(message: bytes) -> Iterator[bytes]:
-    yield data(grpc_message(message)) + frame(frames.PING, bytes(8))
-
-
-def with_windows(message: bytes) -> Iterator[bytes]:
-    yield window_update(0, 100) + window_update(1, 100) + data(grpc_message(message))
-
-
-@pytest.mark.parametrize(
-    "form", [in_pieces, in_two_frames, padded, with_a_ping_behind, with_windows]
-)
+@pytest.mark.parametrize("form", FORMS)
 def test_requests_in_every_form_are_answered_in_order(
-    client: RawClient, alone: list[bytes], form: Callable[[bytes], Iterator[bytes]]
+    client: RawClient, alone: list[bytes], form: str
 ) -> None:
     client.send(request(1))
     expected = []
     for number in range(60):
         message = b"echo:%d" % (number * 37)
-        for part in (form if number % 2 else as_usual)(message):
+        for part in FORMS[form if number % 2 else "usual"](grpc_message(message)):
             client.send(part)
         expected.append(message[5:])
         assert client.read_until(lambda: client.answers(1) == expected)  # at once
