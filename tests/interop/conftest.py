@@ -18,9 +18,6 @@ from tests.peers.servers import BUILT, SERVERS
 from tests.support.certificates import self_signed
 from tests.support.groups import skip
 
-# Their core is that of the C++ peer; that grpcio reaches it is seen there.
-_ONE_CORE = ("grpcio", "grpcio_aio")
-
 Start = Callable[..., tuple[PeerProcess, str]]
 MakeEnvironment = Callable[..., DmEnvAdaptor]
 
@@ -33,7 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent != Path(__file__).parent or not hasattr(item, "callspec"):
             continue
         params = item.callspec.params
-        if params.get("transport") == "grpc" and params.get("peer") in _ONE_CORE:
+        # Its core is that of the C++ peer; that grpcio reaches it is seen there.
+        if params.get("transport") == "grpc" and params.get("peer") == "grpcio":
             item.add_marker(pytest.mark.slow)
 
 

@@ -48,31 +48,6 @@ def test_a_server_that_is_killed_in_a_step_is_noticed_at_once(start: Start) -> N
                 env.step({})
 
 
-def test_a_server_that_is_killed_between_steps_is_noticed(start: Start) -> None:
-    server, address = start()
-    with time_limit(30), over_all_transports(address) as envs:
-        for env in envs:
-            env.reset()
-        server.kill()
-        for env in envs:
-            with pytest.raises(ConnectionLostError):
-                env.step({})
-
-
-def test_a_server_that_stops_breaks_off_a_step(start: Start) -> None:
-    server, address = start()
-    with time_limit(60), over_all_transports(address, delay=0.5) as envs:
-        futures = [env.step_async({}) for env in envs]
-        time.sleep(0.2)  # The steps have begun by then; servers in other languages do not tell.
-        server.begin_to_stop()
-        for env, future in zip(envs, futures, strict=True):
-            # It may let a step that is under way come to its end, and no other.
-            with contextlib.suppress(ConnectionLostError):
-                future.result(20)
-            with pytest.raises(ConnectionLostError):
-                env.step({})
-
-
 def test_a_server_that_stops_between_steps_is_noticed(start: Start) -> None:
     server, address = start()
     with time_limit(30), over_all_transports(address) as envs:

@@ -57,11 +57,7 @@ def _node(*arguments: str | Path) -> PeerProcess:
 
 
 def _grpcio(*arguments: str | Path) -> PeerProcess:
-    return PeerProcess([sys.executable, "-m", "tests.peers.grpcio.sync_server", *arguments], _ROOT)
-
-
-def _grpcio_aio(*arguments: str | Path) -> PeerProcess:
-    return PeerProcess([sys.executable, "-m", "tests.peers.grpcio.aio_server", *arguments], _ROOT)
+    return PeerProcess([sys.executable, "-m", "tests.peers.grpcio.server", *arguments], _ROOT)
 
 
 SERVERS: dict[str, Callable[..., PeerProcess]] = {
@@ -69,7 +65,6 @@ SERVERS: dict[str, Callable[..., PeerProcess]] = {
     "go": _go,
     "node": _node,
     "grpcio": _grpcio,
-    "grpcio_aio": _grpcio_aio,
 }
 
 TRIALS: dict[str, Callable[[], list[str | Path]]] = {

@@ -312,23 +312,3 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
         make(proxy.address) as env,
     ):
         assert env.reset().first()
-
-
-def test_connections_that_are_reset_while_they_are_accepted_are_closed() -> None:
-    with answering_socket(echo) as address, FaultProxy(address) as proxy:
-        before = descriptor_count()
-        over = threading.Event()
-
-        def connect_often() -> None:
-            for _ in range(300):
-                with contextlib.suppress(OSError):
-                    connected(proxy).close()
-            over.set()
-
-        clients = threading.Thread(target=connect_often)
-        clients.start()
-        while not over.is_set():
-            proxy.reset()
-        clients.join()
-        proxy.reset()
-        assert settles(lambda: descriptor_count() <= before)

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
-from tests.peers.grpcio.payloads import RequestError, conform, initial, integers, make_payload
+from tests.peers.grpcio.tensors import RequestError, conform, initial, integers
 
 PROCESS = "Process"
 
@@ -47,15 +47,7 @@ def _number(name: str, tensor: pb.Tensor) -> float:
     return _integer(name, tensor)
 
 
-def _text(name: str, tensor: pb.Tensor) -> str:
-    if len(tensor.strings.array) != 1:
-        raise RequestError(f"{name}: is one string")
-    return tensor.strings.array[0]
-
-
 _SETTINGS: dict[str, Callable[[str, pb.Tensor], Any]] = {
-    "payload": _text,
-    "bytes": _integer,
     "shape": integers,
     "length": _integer,
     "delay": _number,
@@ -78,13 +70,7 @@ class World:
         self.delay: float = values.get("delay", 0.0)
         self.has_agent = self.is_running = self.is_interrupted = False
         self.steps = 0
-        self.payload: Callable[[int], pb.Tensor] | None = None
-        if values.get("payload", "echo") == "echo":
-            self.specs = _echo_specs(values.get("shape", [-1]))
-            return
-        spec, self.payload = make_payload(values["payload"], values.get("bytes", 0))
-        action = pb.TensorSpec(name="action", dtype=pb.INT32)
-        self.specs = pb.ActionObservationSpecs(actions={1: action}, observations={1: spec})
+        self.specs = _echo_specs(values.get("shape", [-1]))
 
 
 def _echo_specs(shape: Sequence[int]) -> pb.ActionObservationSpecs:
@@ -221,8 +207,6 @@ class Session:
         return pb.TERMINATED
 
     def _observe(self, world: World, uid: int) -> pb.Tensor:
-        if world.payload is not None:
-            return world.payload(world.steps)
         if uid == STEPS_UID:
             return pb.Tensor(int64s=pb.Tensor.Int64Array(array=[world.steps]))
         if uid == METADATA_UID:

@@ -84,17 +84,3 @@ def test_a_longer_timeout_of_the_next_request_counts_from_then_on(clock: Clock) 
     probed = seconds_until(clock, Verdict.PROBE, monitor, 20.0)
     given_up = probed + seconds_until(clock, Verdict.GIVE_UP, monitor, 300.0)
     assert 298.0 <= given_up <= 300.0
-
-
-def test_many_looks_at_once_are_one(clock: Clock) -> None:
-    asked = 0
-
-    def seconds() -> float:
-        nonlocal asked
-        asked += 1
-        return 20.0
-
-    monitor = Keepalive()
-    for _ in range(1000):
-        assert monitor.judge(7, 1, seconds) is Verdict.WAIT
-    assert asked == 1

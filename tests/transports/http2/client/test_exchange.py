@@ -20,10 +20,8 @@ from dm_env_rpc_client import (
     ProtocolError,
     connect,
     dm_env_rpc_pb2,
-    make,
 )
 from dm_env_rpc_client.protocol.pipeline import Pipeline
-from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.client import connection as http2_connection
 from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
@@ -249,16 +247,3 @@ def test_a_deadline_holds_beside_a_timer_that_interrupts_each_wait() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.parametrize("restart", [False, True])
-def test_steps_of_an_environment_that_is_restarted_go_this_way_too(
-    restart: bool, counted: Callable[[], Counted]
-) -> None:
-    counts = counted()
-    with serve(Catch) as server, make(server.address, restart=restart) as env:
-        env.reset()
-        before = counts.answered
-        for _ in range(50):
-            env.step({"paddle": 1})
-        assert counts.answered == before + 50

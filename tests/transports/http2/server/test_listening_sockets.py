@@ -17,11 +17,9 @@ import pytest
 from dm_env_rpc_client import SpecError, Tls
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.listeners import open_listener
-from dm_env_rpc_client.transports.net import listening
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.services import WATCH
 from tests.support.certificates import Authority, Issued
-from tests.support.ports import HeldPort
 from tests.support.scripted import settles
 from tests.transports import frames
 from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, frame, reset
@@ -104,23 +102,6 @@ def test_a_file_that_is_no_socket_is_left(streams: Streams, path: Path) -> None:
     with pytest.raises(OSError, match="cannot listen on unix:"):
         new_listener(streams.open, f"unix:{path}")
     assert path.read_text() == "precious"
-
-
-def test_a_port_that_had_to_be_given_up_is_not_listened_on(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another program takes the port on ::1 just after it was bound on 127.0.0.1."""
-    with (
-        HeldPort() as held,  # So that no other test listens on 127.0.0.1 there.
-        socket.create_server(("::1", held.number), family=socket.AF_INET6),
-    ):
-        taken = held.number
-        ports = iter([taken])
-        found = listening._free_port
-        monkeypatch.setattr(listening, "_free_port", lambda all_: next(ports, None) or found(all_))
-        with listening_at(streams, "localhost:0") as listener, socket.socket() as probe:
-            assert not listener.address.endswith(f":{taken}")
-            assert probe.connect_ex(("127.0.0.1", taken)) != 0
 
 
 @pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -1,17 +1,12 @@
-"""What a world observes, and tensors against their specs."""
+"""Tensors against their specs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import grpc
-import numpy as np
 
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
-
-COUNTER_PERIOD = 100
-MAX_BYTES = 2**30
 
 
 class RequestError(Exception):
@@ -67,47 +62,6 @@ def initial(spec: pb.TensorSpec) -> pb.Tensor:
         else:
             array.array.append("" if spec.dtype == pb.STRING else 0)
     return tensor
-
-
-def make_payload(name: str, size: int) -> tuple[pb.TensorSpec, Callable[[int], pb.Tensor]]:
-    """Returns the spec of a payload, and what makes its tensor at a step."""
-    pixels = 84 * 84 * 4
-    number = np.arange(84 * 84)
-    made: dict[str, Callable[[], tuple[Any, list[int], Any]]] = {
-        "scalar": lambda: (pb.FLOAT, [], [0.0]),
-        "vector": lambda: (pb.DOUBLE, [256], (np.arange(256) * 0.5).tolist()),
-        "int32": lambda: (pb.INT32, [84, 84], (number * 7919 % 20011 - 10005).tolist()),
-        "uint8": lambda: (pb.UINT8, [84, 84, 4], _bytes(pixels)),
-        "float32": lambda: (pb.FLOAT, [84, 84, 4], (np.arange(pixels) * 0.25).tolist()),
-        "video": lambda: (pb.UINT8, [1080, 1920, 3], _bytes(1080 * 1920 * 3)),
-        "bytes": lambda: (pb.UINT8, [size], _bytes(size)),
-    }
-    if name not in made:
-        raise RequestError(f"payload: there is no {name!r}")
-    if name == "bytes" and not 1 <= size <= MAX_BYTES:
-        raise RequestError("bytes: is from 1 to 2**30")
-    dtype, shape, elements = made[name]()
-    spec = pb.TensorSpec(name="payload", dtype=dtype, shape=shape)
-    tensor = pb.Tensor(shape=shape)
-    array = getattr(tensor, pb.Tensor.DESCRIPTOR.fields_by_number[dtype].name)
-    if isinstance(elements, bytes):
-        array.array = elements
-    else:
-        array.array.extend(elements)
-
-    def at(step: int) -> pb.Tensor:
-        element = step % COUNTER_PERIOD
-        if isinstance(elements, bytes):
-            array.array = bytes([element]) + elements[1:]
-        else:
-            array.array[0] = element
-        return tensor
-
-    return spec, at
-
-
-def _bytes(count: int) -> bytes:
-    return (np.arange(count) * 31 % 256).astype(np.uint8).tobytes()
 
 
 def integers(name: str, tensor: pb.Tensor) -> list[int]:
