@@ -6,7 +6,6 @@ import signal
 import threading
 from typing import Any
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -14,6 +13,7 @@ from dm_env import specs
 from dm_env_rpc_client import make
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.testing import FaultProxy
+from tests.support.environments import Constant
 from tests.support.scripted import served_echo
 from tests.support.stopwatch import Stopwatch
 
@@ -41,28 +41,16 @@ def test_a_server_that_stands_still_for_seven_seconds_is_not_lost(transport: Any
         assert begun.seconds >= STILL_SECONDS
 
 
-class _Large(dm_env.Environment):
+def _large() -> Constant:
     """Observes 4 MB."""
-
-    _observed = np.arange(4_000_000, dtype=np.uint32).astype(np.uint8)
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observed)
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, self._observed)
-
-    def observation_spec(self) -> specs.Array:
-        return specs.Array(self._observed.shape, np.uint8)
-
-    def action_spec(self) -> specs.Array:
-        return specs.Array((), np.int64)
+    spec = {"value": specs.Array((4_000_000,), np.uint8)}
+    return Constant(spec, actions={"action": specs.Array((), np.int64)})
 
 
 @BOTH
 def test_a_large_observation_takes_one_round_trip(transport: Any) -> None:
     with (
-        serve(_Large) as server,
+        serve(_large) as server,
         FaultProxy(server.address, latency=LATENCY_SECONDS) as proxy,
         make(proxy.address, transport=transport) as env,
     ):

@@ -8,45 +8,23 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import dm_env
 import numpy as np
 import pytest
-from dm_env import specs
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.server import serve
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
+from tests.support.environments import Echo
 
 CONNECTIONS = 3
 LENGTHS = (1, 7, 64)
 """Of what is unrolled or submitted at once."""
 
 
-class Identity(dm_env.Environment):
-    """Its observation is its action, and its reward the remainder of that; no sequence ends."""
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({"number": np.int64(-1)})
-
-    def step(self, action: dict[str, Any]) -> dm_env.TimeStep:
-        number = action["number"]
-        return dm_env.transition(float(number % 251), {"number": np.int64(number)})
-
-    def action_spec(self) -> dict[str, Any]:
-        return {"number": specs.Array((), np.int64, "number")}
-
-    observation_spec = action_spec
-
-
-def numbers_of(timesteps: Any) -> list[tuple[int, float]]:
-    return list(
-        zip(
-            np.atleast_1d(timesteps.observation["number"]).tolist(),
-            np.atleast_1d(timesteps.reward).tolist(),
-            strict=True,
-        )
-    )
+def numbers_of(timesteps: Any) -> list[int]:
+    found: list[int] = np.atleast_1d(timesteps.observation["value"]).tolist()
+    return found
 
 
 @pytest.mark.row(9)
@@ -59,16 +37,16 @@ def test_steps_of_threads_futures_and_unrolls_get_their_own_answers(count: int, 
     numbers = itertools.count(1)
     left = threading.Lock()
 
-    def ways(env: Any) -> dict[str, Callable[[list[int]], list[tuple[int, float]]]]:
-        def step(wanted: list[int]) -> list[tuple[int, float]]:
-            return [pair for each in wanted for pair in numbers_of(env.step({"number": each}))]
+    def ways(env: Any) -> dict[str, Callable[[list[int]], list[int]]]:
+        def step(wanted: list[int]) -> list[int]:
+            return [number for each in wanted for number in numbers_of(env.step({"value": each}))]
 
-        def submit(wanted: list[int]) -> list[tuple[int, float]]:
-            futures = [env.submit_step({"number": each}) for each in wanted]
-            return [pair for future in futures for pair in numbers_of(future.result())]
+        def submit(wanted: list[int]) -> list[int]:
+            futures = [env.submit_step({"value": each}) for each in wanted]
+            return [number for future in futures for number in numbers_of(future.result())]
 
-        def unroll(wanted: list[int]) -> list[tuple[int, float]]:
-            return numbers_of(env.unroll({"number": np.array(wanted)}))
+        def unroll(wanted: list[int]) -> list[int]:
+            return numbers_of(env.unroll({"value": np.array(wanted)}))
 
         return dict(zip(kinds, (step, submit, unroll), strict=True))
 
@@ -78,12 +56,12 @@ def test_steps_of_threads_futures_and_unrolls_get_their_own_answers(count: int, 
             kind = chance.choice(kinds)
             wanted = [next(numbers) for _ in range(chance.choice(LENGTHS))]
             found = by_kind[kind](wanted)
-            if found != [(each, float(each % 251)) for each in wanted]:
+            if found != wanted:
                 wrong.append((wanted, found))
             with left:
                 taken[kind] += len(wanted)
 
-    with serve(Identity) as server:
+    with serve(Echo) as server:
         envs = [make(server.address, request_timeout=60) for _ in range(CONNECTIONS)]
         try:
             for env in envs:

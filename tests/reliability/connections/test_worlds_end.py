@@ -74,15 +74,3 @@ def test_row_39_worlds_of_clients_that_vanish(
             assert env.reset().first()
         assert settles(lambda: thread_count() <= threads)
         assert server.errors == []
-
-
-def test_row_39_a_server_that_is_full_serves_again() -> None:
-    """Row 39: at the limit clients are refused, and after the grace they are not."""
-    with serve(Catch, max_worlds=3, idle_world_seconds=0.2) as server:
-        clients = [connect(server.address) for _ in range(3)]
-        for client in clients:
-            create_world(client)
-        assert not _create_and_vanish(server, joins=False)
-        for client in clients:
-            _vanish(client)
-        assert settles(lambda: _create_and_vanish(server, joins=True))
