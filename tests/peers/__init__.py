@@ -11,10 +11,10 @@ A world takes one agent at a time. Settings of CreateWorld, all of which may be 
   the eleven dtypes, with the names of the DataTypes in lower case and their numbers as UIDs, are
   observed again under the same names and UIDs; `steps` (12) counts the steps of the sequence,
   `metadata` (13) is that of the call as `key=value`, in hexadecimal where the key ends in `-bin`.
-  `scalar` (float32), `vector` (float64[256]), `int32` (84x84, of mixed sign), `uint8` and `float32` (84x84x4), `video` (uint8
-  1080x1920x3) and `bytes` (uint8): one observation `payload` (1), filled once, whose first
-  element is the number of the step modulo 100; one action `action` (1), an int32 that is
-  ignored.
+  `scalar` (float32), `vector` (float64[256]), `int32` (84x84, of mixed sign), `uint8` and `float32`
+  (84x84x4), `video` (uint8 1080x1920x3) and `bytes` (uint8): one observation `payload` (1), filled
+  once, whose first element is the number of the step modulo 100; one action `action` (1), an int32
+  that is ignored.
 - `bytes`: the size of the payload of that name.
 - `shape`: of what is echoed; one variable dimension by default.
 - `length`: steps of a sequence after its first, which then is TERMINATED; 0 is for ever.
