@@ -18,11 +18,7 @@ from tests.benchmarks import picture, table
 from tests.benchmarks.results import Section
 from tests.benchmarks.sections import (
     batches,
-    codec,
     foreign,
-    growth,
-    many_environments,
-    memory,
     one_core,
     recording,
     serving,
@@ -35,12 +31,6 @@ from tests.peers import cpp_peers
 SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "waiting": stepping.waiting,
     "pipelined": stepping.pipelined,
-    "codec": codec.codec,
-    "tensors": codec.tensors,
-    "environments": many_environments.environments,
-    "growth": growth.growth,
-    "growth-environments": many_environments.growth_by_environments,
-    "memory": memory.memory,
     "served": serving.served,
     "served-to-cpp": serving.served_to_cpp,
     "served-together": serving.served_together,
@@ -64,7 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=list(SECTIONS), action="append", help="repeatable")
     parser.add_argument("--rounds", type=int, help=f"turns of each contender; {ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="few rounds and small sizes")
-    parser.add_argument("--full", action="store_true", help="memory over 10,000 frames")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--picture", type=Path, help="draw the steps as bars into this PNG file")
     options = parser.parse_args(arguments)
@@ -74,7 +63,6 @@ def main(arguments: list[str] | None = None) -> int:
             tcp.hear(),
             options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
             options.quick,
-            options.full,
         )
         sections = [SECTIONS[name](settings) for name in options.only or SECTIONS]
     if options.picture:

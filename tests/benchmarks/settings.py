@@ -19,7 +19,6 @@ class Settings:
       tcp_address: of the C++ peer's TCP server.
       rounds: how many turns each contender has.
       is_quick: whether the largest sizes and counts are left out.
-      is_full: whether counts that take minutes are reached.
       shows_progress: whether what is being measured is told on stderr.
     """
 
@@ -27,7 +26,6 @@ class Settings:
     tcp_address: str
     rounds: int
     is_quick: bool = False
-    is_full: bool = False
     shows_progress: bool = True
 
     def tell(self, what: str) -> None:

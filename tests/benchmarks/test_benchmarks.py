@@ -15,7 +15,6 @@ from tests.benchmarks import table
 from tests.benchmarks.__main__ import SECTIONS, main
 from tests.benchmarks.results import Target
 from tests.benchmarks.settings import Settings
-from tests.benchmarks.steppers import BEST, our_name
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
 from tests.support.groups import skip
@@ -35,7 +34,6 @@ SLOW = ("waiting", "one-core-batched", "served", "served-together", "served-comp
 """Sections that take ten seconds and more also with few rounds."""
 
 ROUNDS = 40
-BEST_NAME = our_name(BEST)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +80,7 @@ def _times(target: Target) -> float:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", SECTIONS)
 def test_every_target_is_met(addresses: tuple[str, str], name: str) -> None:
-    section = SECTIONS[name](Settings(*addresses, ROUNDS, is_full=True))
+    section = SECTIONS[name](Settings(*addresses, ROUNDS))
     print(table.text([section]))
     assert [str(target) for target in section.targets if not target.is_met] == []
 

@@ -20,7 +20,7 @@ from dm_env_rpc_client.cli.stepping import episodes
 from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.setting_text import parse_settings
-from dm_env_rpc_client.tensors.specs import VariableArray, sample
+from dm_env_rpc_client.tensors.specs import VariableArray
 from tests.cli.commands import address_of, ended, invoke, started
 from tests.launch.processes import children_of, is_alive
 from tests.support.environments import Robot
@@ -193,44 +193,6 @@ def test_a_missing_extra_is_named(
         entry.main()
     assert ended.value.code == 2
     assert install_command("cli") in capsys.readouterr().err
-
-
-@pytest.fixture
-def random() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        specs.DiscreteArray(3),
-        specs.DiscreteArray(256, np.uint8),
-        specs.BoundedArray((2, 3), np.int64, -(2**63), 2**63 - 1),
-        specs.Array((4,), np.int8),
-        specs.Array((4,), np.uint64),
-        specs.BoundedArray((100,), np.float32, -1, 1),
-        specs.BoundedArray((3,), np.float32, [0, 1, 2], [1, 2, 2]),
-        specs.BoundedArray((3,), np.float64, -np.inf, np.inf),
-        specs.BoundedArray((3,), np.float64, -1.7e308, 1.7e308),
-        specs.BoundedArray((), np.float32, 5, np.inf),
-        specs.Array((3,), np.float64),
-        specs.Array((3,), bool),
-        specs.StringArray((2,)),
-    ],
-)
-def test_random_actions_conform_to_their_specs(
-    spec: specs.Array, random: np.random.Generator
-) -> None:
-    for _ in range(50):
-        value = sample(spec, random)
-        spec.validate(value)
-        if spec.dtype.kind == "f":
-            assert np.all(np.isfinite(value))
-
-
-def test_random_actions_reach_both_ends(random: np.random.Generator) -> None:
-    drawn = {int(sample(specs.DiscreteArray(3), random)) for _ in range(100)}
-    assert drawn == {0, 1, 2}
 
 
 def test_policies_repeat_with_their_seed() -> None:

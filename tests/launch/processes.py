@@ -73,11 +73,6 @@ def supervisors(program: bytes = b"system/children.py") -> list[int]:
     return [pid for pid in children_of(os.getpid()) if program in command_of(pid) and is_alive(pid)]
 
 
-def keepers() -> list[int]:
-    """The processes of this one that watch over launched containers."""
-    return supervisors(b"dm_env_rpc_client.launch.container_process")
-
-
 class Launcher:
     """Launches servers, and has them for the test to kill.
 

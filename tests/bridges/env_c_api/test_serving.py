@@ -12,14 +12,14 @@ import pytest
 
 import dm_env_rpc_client
 from dm_env_rpc_client.bridges.env_c_api import environment_factory
-from dm_env_rpc_client.errors import DmEnvRpcError, SpecError
+from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import (
     PropertiesExtension,
     PropertyNotFoundError,
     PropertyPermissionError,
     PropertyValueError,
 )
-from dm_env_rpc_client.server import Properties, serve
+from dm_env_rpc_client.server import serve
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.cli.commands import served
 
@@ -66,17 +66,6 @@ def test_settings_of_the_world_are_those_of_the_library_but_for_two() -> None:
         assert (last.last(), last.discount) == (True, 0.0)
         again = env.reset(settings={"seed": 500})
         np.testing.assert_array_equal(again.observation["body"]["position"], [3, 500, 0])
-
-
-def test_the_error_of_an_episode_reaches_the_client_with_its_message(complete: Factory) -> None:
-    settings = {"length": 1, "end": "error"}
-    with serve(complete) as server, dm_env_rpc_client.make(server.address, settings) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError, match="the ground gave way"):
-            env.step(ACTION)
-        with pytest.raises(DmEnvRpcError, match="call reset to begin another"):
-            env.step(ACTION)
-        assert env.reset().first()
 
 
 def test_what_cannot_be_served_is_told_at_once() -> None:
@@ -127,13 +116,3 @@ def test_properties_go_through_the_properties_extension(complete: Factory) -> No
         assert env.reset().first()
         assert env.step(ACTION).mid()
         assert properties["violations"] == "0"
-
-
-def test_properties_of_the_server_stand_beside_those_of_the_library(complete: Factory) -> None:
-    universal = Properties()
-    universal.add("load", lambda: 0.5)
-    with served_properties(complete, properties=universal) as (_, properties):
-        assert properties["load"] == 0.5
-        assert properties["speed"] == "1"
-        assert {"load", "speed"} <= properties.specs().keys()
-        assert "calls.advance" in properties.specs("calls")

@@ -127,44 +127,6 @@ def test_an_episode() -> None:
         assert (truncated.step_type, truncated.discount) == (dm_env.StepType.LAST, 1.0)
 
 
-def test_packets_without_an_answer_wait_for_none() -> None:
-    with environment_of(
-        (b"\x05", b""),
-        (b"\x04\x01\x00\x01\x00\x00\x00m", b""),
-        (b"\x03", b"\x00\x01\x00\x00\x001"),
-        (b"\x06\x01\x00\x00\x00m\x01\x00\x00\x00k\x01\x00\x00\x00a", sized(b"no network")),
-        (RESET, OBSERVED),
-    ) as environment:
-        environment.render()
-        environment.monitor("m", resume=True)
-        assert environment.sample_action() == 1
-        with pytest.raises(DmEnvRpcError, match="no network"):
-            environment.upload("m", "k", "a")
-        with pytest.raises(SpecError, match="only the latest dialect"):
-            environment.monitor("m", video=True)
-        with pytest.raises(SpecError, match="only the latest dialect"):
-            environment.configure_universe({})
-        assert environment.reset().first()
-
-
-def test_the_latest_dialect() -> None:
-    with environment_of(
-        (b"\x04\x00\x01\x01\x01\x00\x00\x00m", sized(b"no folder")),
-        (b"\x04\x00\x00\x00\x01\x00\x00\x00m", OK),
-        (b"\x07\x02\x00\x00\x00{}", OK),
-        (b"\x08\x01\x00\x00\x00W\x04\x00\x00\x00null", OK),
-        (b"\x02\x00", sized(b'{"type":"Discrete","n":7}')),
-        (b"\x02\x01", BOX),
-        dialect="latest",
-    ) as environment:
-        with pytest.raises(DmEnvRpcError, match="no folder"):
-            environment.monitor("m", force=True, video=True)
-        environment.monitor("m")
-        environment.configure_universe({})
-        environment.wrap_universe("W", None)
-        assert environment.action_spec().num_values == 7
-
-
 def test_frames_are_the_callers_own() -> None:
     box = sized(b'{"type":"Box","shape":[1,2],"low":[0,0],"high":[255,255]}')
     frame = b"\x01\x0e\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x07\xff"
