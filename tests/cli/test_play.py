@@ -245,7 +245,7 @@ def test_the_picture_is_an_observation(options: list[str], colour: int, size: An
 
 
 class Painted(gymnasium.Env[Any, Any]):
-    """Renders the number of its steps, and observes an image if it is told to."""
+    """Renders the number of its steps."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
     action_space = gymnasium.spaces.Dict(
@@ -255,10 +255,10 @@ class Painted(gymnasium.Env[Any, Any]):
         }
     )
 
-    def __init__(self, render_mode: str | None = None, observes: bool = False):
+    observation_space = gymnasium.spaces.Box(0, 255, (4,), np.uint8)
+
+    def __init__(self, render_mode: str | None = None):
         self.render_mode = render_mode
-        shape = (30, 30, 3) if observes else (4,)
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.actions: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -291,24 +291,6 @@ def test_a_gymnasium_environment_shows_what_it_renders() -> None:
     np.testing.assert_array_equal(up["force"], [0, 1])
     assert up["move"] == 0
     assert "2 steps" in said
-
-
-@pytest.mark.parametrize("options", [[], ["--observation", "observation"]])
-def test_a_gymnasium_environment_that_does_not_render_shows_what_it_observes(
-    options: list[str],
-) -> None:
-    class Blind(Painted):
-        metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
-
-    seen = Seen()
-    environment = Painted if options else Blind
-    with serve(lambda render_mode=None: seen.of(environment(render_mode, True))) as server:
-
-        def hand() -> None:
-            presses(seen, "space")()
-            assert settles(lambda: colours() == {(51,) * 3})
-
-        play(server.address, *options, hand=hand)
 
 
 def test_a_row_of_a_batch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import os
 import pickle
@@ -16,7 +15,6 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     EnvironmentsFailedError,
     make,
-    make_async,
 )
 from dm_env_rpc_client.launch import from_python, launched
 from dm_env_rpc_client.testing import FaultProxy
@@ -88,22 +86,6 @@ def test_a_step(end: str, transport: Transport) -> None:
         assert env.server is not None
     assert env.server.exit_code == ENDS[end][0]
     assert "no licence" in env.server.logs() or "line 9999" in env.server.logs()
-
-
-@pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_asyncio(transport: Transport) -> None:
-    end = "os._exit(3)"
-
-    async def run() -> None:
-        async with await make_async(MORTAL, {"end": end}, transport=transport) as env:
-            await env.reset()
-            with pytest.raises(ConnectionLostError) as caught:
-                await env.step({"value": 1})
-            check(caught.value, end)
-            assert env.server is not None
-            assert env.server.exit_code == 3
-
-    asyncio.run(run())
 
 
 def test_a_future_and_an_environment_of_a_batch() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,45 +23,39 @@ from dm_env_rpc_client.system.sources import find_source
 ours = functools.partial(dm_env_rpc_client.make, unwrap_single=True)
 
 
+def _dm_control() -> Any:
+    suite = pytest.importorskip("dm_control.suite")
+    return suite.load("cartpole", "swingup", task_kwargs={"random": 1})
+
+
+def _bsuite() -> Any:
+    return pytest.importorskip("bsuite").load_from_id("deep_sea/0")
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_dm_control_with_its_own_wrappers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("dm_control")
+@pytest.mark.parametrize(
+    ("reference", "load", "settings", "action"),
+    [
+        ("dm_control://cartpole/swingup", _dm_control, {"task_kwargs": {"random": 1}}, np.ones(1)),
+        ("bsuite://deep_sea/0", _bsuite, {}, 1),
+    ],
+)
+def test_an_environment_of_a_library_is_served_by_its_name(
+    reference: str,
+    load: Callable[[], Any],
+    settings: dict[str, Any],
+    action: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
-    from dm_control import suite
-    from dm_control.suite.wrappers import action_scale
-
-    source = find_source("dm_control://cartpole/swingup", insecure=False)
-    settings = {"task_kwargs": {"random": 1}}
-    with serve(source.factory) as server, ours(server.address, settings) as remote:
-        local = action_scale.Wrapper(suite.load("cartpole", "swingup", **settings), -2.0, 2.0)
-        env = action_scale.Wrapper(remote, -2.0, 2.0)
-        assert env.action_spec().shape == local.action_spec().shape == (1,)
+    local = load()
+    source = find_source(reference, insecure=False)
+    assert source.name == reference.partition("://")[2]
+    with serve(source.factory) as server, ours(server.address, settings) as env:
         np.testing.assert_equal(env.reset(), local.reset())
-        random = np.random.default_rng(1)
-        for _ in range(300):
-            action = random.uniform(-2, 2, 1)
+        for _ in range(30):
             np.testing.assert_equal(env.step(action), local.step(action))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_bsuite_with_its_own_agent() -> None:
-    bsuite = pytest.importorskip("bsuite")
-    from bsuite.baselines import experiment
-    from bsuite.baselines.random import agent as random_agent
-
-    # Of the two, only this one is seeded.
-    source = find_source("bsuite://deep_sea/0", insecure=False)
-    assert source.name == "deep_sea/0"
-    local = bsuite.load_from_id("deep_sea/0")
-    with serve(source.factory) as server, ours(server.address) as env:
-        np.testing.assert_equal(env.reset(), local.reset())
-        for action in (0, 1, 1) * 12:
-            np.testing.assert_equal(env.step(action), local.step(action))
-    source = find_source("bsuite://catch/0", insecure=False)
-    with serve(source.factory) as server, ours(server.address) as env:
-        agent = random_agent.default_agent(env.observation_spec(), env.action_spec())
-        experiment.run(agent, env, num_episodes=5)
-        assert env.reset().first()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from pathlib import Path
 from typing import ClassVar
 
 import gymnasium
@@ -87,20 +86,6 @@ def test_episodes_may_end_after_sigterm(more: tuple[str, ...]) -> None:
         end_started()
 
 
-def test_gymnasium_environments_over_gym_socket(tmp_path: Path) -> None:
-    command = ["gymnasium://CartPole-v1", "--protocol", "gym-socket", "--dialect", "latest"]
-    with (
-        served(*command, "--create", "max_episode_steps=2", "--monitor", str(tmp_path)) as address,
-        gym_socket.GymSocketEnvironment(address, "CartPole-v1", dialect="latest") as env,
-    ):
-        env.monitor("run")
-        env.reset()
-        env.step(0)
-        assert env.step(1).discount == 1.0
-        assert "TimeLimit.truncated" in env.info
-    assert (tmp_path / "run" / "episodes.jsonl").exists()
-
-
 @pytest.mark.parametrize("reference", ["catch", "tests.support.environments:Echo"])
 def test_sources_take_settings(reference: str) -> None:
     settings = {"rows": 4} if reference == "catch" else {"length": 4}
@@ -110,18 +95,6 @@ def test_sources_take_settings(reference: str) -> None:
     environment.reset()
     steps = [environment.step({"paddle": 1, "value": 1}) for _ in range(3)]
     assert steps[-1].last() == (reference == "catch")
-
-
-def test_sources_of_other_servers(catch_server: Server) -> None:
-    reference = f"dm-env-rpc://{catch_server.address}"
-    source = with_settings(find_source(reference, insecure=False), {"rows": 4})
-    with source.factory() as environment:
-        assert environment.observation_spec()["board"].shape == (4, 5)
-    name, make = find_source("gymnasium://CartPole-v1", insecure=False)
-    with gym_socket.serve({name: make}, "localhost:0", dialect="latest") as server:
-        reference = f"gym-socket://{server.address}/CartPole-v1?dialect=latest"
-        with find_source(reference, insecure=False).factory() as environment:
-            assert environment.reset().first()
 
 
 class Level(Catch):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import DmEnvRpcError, make
+from dm_env_rpc_client import DmEnvRpcError
 from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
 from dm_env_rpc_client.server import serve
@@ -73,41 +72,6 @@ def test_spaces_infos_and_frames_are_equal(version: str, packages: str, length: 
     assert len(one) == len(other)
     for left, right in zip(one[3:], other[3:], strict=True):
         assert is_same(left, right), (left, right)
-
-
-class _NoDtype(gymnasium.Env[Any, Any]):
-    """Has a Box without a dtype, as spaces of the oldest gym can be."""
-
-    action_space = gymnasium.spaces.Discrete(2)
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-
-    def __init__(self) -> None:
-        self.observation_space = copy.deepcopy(self.observation_space)
-        self.observation_space.dtype = None  # type: ignore[assignment]
-
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        return np.array([0.25, 1]), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.array([0.5, -1]), 1.0, False, False, {}
-
-
-def test_a_space_without_a_dtype_is_one_of_float32() -> None:
-    with one_file.Server(_NoDtype) as server:
-        with make(server.address) as plain:
-            (spec,) = (each for each in plain.observation_spec().values() if each.shape == (2,))
-            assert spec.dtype == np.float32
-        env = gymnasium.make(
-            "dm_env_rpc_client.gymnasium:Remote-v0",
-            address=server.address,
-            disable_env_checker=True,
-        )
-        with env:
-            assert env.observation_space == gymnasium.spaces.Box(-1, 1, (2,), np.float32)
-            np.testing.assert_array_equal(env.reset()[0], np.array([0.25, 1], np.float32))
-            observation = env.step(0)[0]
-            np.testing.assert_array_equal(observation, np.array([0.5, -1], np.float32))
-            assert observation.dtype == np.float32
 
 
 class _Resets(gymnasium.Env[Any, Any]):

@@ -12,13 +12,11 @@ import pytest
 
 from dm_env_rpc_client import (
     LaunchError,
-    Restart,
     SpecError,
     make,
 )
 from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from tests.launch.docker_daemon import IMAGE, Daemon
-from tests.launch.processes import Launcher
 from tests.launch.standalone.interpreters import FILE, HERE, NEWEST, OLDEST, interpreter
 from tests.support.programs import run_python
 
@@ -30,18 +28,6 @@ def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.chdir(HERE)
     return interpreter(request.param)
-
-
-def test_a_server_that_died_is_started_again(python: str) -> None:
-    launcher = Launcher("hosted:Catch", python=python)
-    with make(launcher, restart=Restart()) as env:
-        env.reset()
-        env.step({"paddle": 1})
-        launcher.launches[0].close()
-        assert env.step({"paddle": 1}).last()
-        assert env.step({"paddle": 1}).first()
-    assert len(launcher.launches) == 2
-    assert launcher.all_ended()
 
 
 def test_a_copy_has_a_server_in_the_same_interpreter(python: str) -> None:
