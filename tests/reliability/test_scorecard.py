@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.reliability import report
-from tests.reliability.__main__ import main
 from tests.reliability.report import FAILED, PASSED
 from tests.reliability.scorecard import ROWS, files_of
 from tests.support.programs import run_python
@@ -39,13 +38,6 @@ def test_the_command_runs_a_row_and_writes_what_it_saw(tmp_path: Path) -> None:
         "ProtocolError; never a TimeStep | a LAST that is false | passed: "
         in (tmp_path / "run.md").read_text()
     )
-
-
-def test_the_rows_are_listed_with_their_files(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--list", "--rows", "8,22"]) == 0
-    printed = capsys.readouterr().out
-    assert "   tests/reliability/hostile/test_answers.py\n22 every pair" in printed
-    assert printed.endswith("   tests/tensors/test_casting.py\n")
 
 
 REPORT = """<testsuites><testsuite time="1.5">

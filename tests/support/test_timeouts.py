@@ -73,14 +73,6 @@ def test_after():
     pass
 """
 
-BEFORE_INTERNAL = """
-def test_red():
-    assert 1 == 2, "the reason"
-
-def test_internal():
-    pass
-"""
-
 
 def run_pytest(folder: Path, program: str, *options: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
@@ -122,32 +114,6 @@ def test_tests_that_hang_fail_alone(tmp_path: Path) -> None:
     assert re.search("thread 0x.* in hang", output, re.DOTALL)
 
 
-BUSY = """
-import os, threading, time
-from dm_env_rpc_client.system.polling import processors
-
-def test_slow():
-    time.sleep(1.5)  # Longer than its timeout, and not than a busy machine allows.
-
-def test_hangs():
-    threading.Event().wait()
-
-def test_after():
-    pass
-
-def busy():
-    return 4.0 * processors(), 0.0, 0.0
-
-os.getloadavg = busy
-"""
-
-
-def test_a_busy_machine_gets_more_time_and_not_for_ever(tmp_path: Path) -> None:
-    output = run_pytest(tmp_path, BUSY, "-n0", "--timeout=1")
-    assert re.findall(r"^FAILED test_it.py::(\w+) - ", output, re.MULTILINE) == ["test_hangs"]
-    assert "1 failed, 2 passed" in output
-
-
 CRASHES = """
 import os, signal
 
@@ -174,11 +140,3 @@ def test_a_process_of_the_run_that_crashes_fails_its_test_alone(
     assert f"2 failed, {others} passed" in output or (not others and "2 failed in" in output)
     # At once, too, for a run that is ended from outside.
     assert f"FAILED test_it.py::test_crashes (???): {crash}" in output
-
-
-@pytest.mark.parametrize("processes", [0, 1])
-def test_failures_are_printed_if_a_plugin_fails(tmp_path: Path, processes: int) -> None:
-    output = run_pytest(tmp_path, BEFORE_INTERNAL, f"-n{processes}")
-    assert "INTERNALERROR" in output
-    assert "AssertionError: the reason" in output
-    assert "FAILED test_it.py::test_red (call): AssertionError: the reason" in output
