@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import threading
 
 import grpc
@@ -15,14 +14,11 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client import (
     AsyncConnection,
     ConnectionClosedError,
-    ConnectionLostError,
     DeadlineExceededError,
-    connect,
     connect_async,
 )
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.client.scripts import held, silent
-from tests.reliability.processes.forking import Child
 from tests.support.both_transports import EVERY
 from tests.support.scripted import extension
 
@@ -36,28 +32,6 @@ async def test_a_channel_of_the_users_own_stays_open(echo_server: ScriptedServer
         for number in range(2):
             async with AsyncConnection(channel) as connection:
                 assert await connection.send(extension(number)) == extension(number)
-
-
-def test_a_fork_after_the_event_loop_was_closed_under_a_request() -> None:
-    reported: list[str] = []
-    with ScriptedServer(silent) as server, connect(server.address) as other:
-        loop = asyncio.new_event_loop()
-        connection = loop.run_until_complete(connect_async(server.address))
-        waiting = loop.create_task(connection.send(extension(1)))
-        while not len(connection._pipeline):
-            loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-
-        def send() -> str:
-            with pytest.raises(ConnectionLostError, match="which forked this one"):
-                other.send(extension(2))
-            return f"{reported}"
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "unraisablehook", lambda report: reported.append(str(report)))
-            assert Child(send).result() == "[]"
-        assert not waiting.done()
-        waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # As it is meant here.
 
 
 async def test_large_requests_wait_in_line_and_keep_their_order(

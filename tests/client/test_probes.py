@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import grpc
 import pytest
 
-from dm_env_rpc_client import connect, connect_async
 from dm_env_rpc_client.testing import Response, ScriptedServer, scripted_server
 from dm_env_rpc_client.transports.grpc.probes import Probes
 from tests.support.scripted import extension
+from tests.transports.raw_server import ask, both_ways
 
 TRANSPORTS = ["grpc"]
 TIMEOUT = 2.0
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@both_ways
 def test_a_server_that_has_no_such_method_is_alive_in_a_long_request(
     is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,18 +39,10 @@ def test_a_server_that_has_no_such_method_is_alive_in_a_long_request(
 
     monkeypatch.setattr(Probes, "ended", end)
 
-    async def ask(address: str) -> Any:
-        async with await connect_async(address, keepalive_timeout=TIMEOUT) as connection:
-            return await connection.send(extension(5))
-
     # With one thread, which the stream takes.
     monkeypatch.setattr(scripted_server, "_STREAMS", 1)
     with ScriptedServer(script) as server:
-        if is_async:
-            assert asyncio.run(ask(server.address)) == extension(5)
-        else:
-            with connect(server.address, keepalive_timeout=TIMEOUT) as connection:
-                assert connection.send(extension(5)) == extension(5)
+        assert ask(server.address, is_async, 5, keepalive_timeout=TIMEOUT) == extension(5)
     assert {*answered} == {grpc.StatusCode.UNIMPLEMENTED}
 
 

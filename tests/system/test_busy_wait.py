@@ -64,18 +64,6 @@ SOON = SPIN_SECONDS / 4
 LATE = None
 
 
-def turns(clock: Clock, place: BusyWait, have_looks: bool) -> int:
-    """How many waits in turn have a look, or have none."""
-    for count in range(5_000):
-        if bool(clock.wait(place, SOON)[1]) is not have_looks:
-            return count
-    raise AssertionError("it goes on like this")
-
-
-def rest_of(clock: Clock, place: BusyWait) -> int:
-    return turns(clock, place, have_looks=False)
-
-
 def test_input_that_comes_soon_is_found(clock: Clock) -> None:
     place = BusyWait()
     for _ in range(500):
@@ -96,27 +84,6 @@ def test_who_waits_in_vain_looks_more_and_more_seldom(clock: Clock) -> None:
     gaps = [after - before - 1 for before, after in itertools.pairwise(looked)]
     assert gaps[:8] == [16, 32, 64, 128, 256, 512, 1024, 1024]
     assert len(looked) * SPIN_SECONDS < 20_000 * SPIN_SECONDS / 500
-
-
-def test_if_input_had_to_wait_for_another_program_it_rests_at_once(clock: Clock) -> None:
-    place = BusyWait()
-    for _ in range(100):
-        clock.wait(place, SOON)
-    clock.away = lambda: 0.003
-    assert clock.wait(place, SOON)[0] == "found"
-    clock.away = lambda: 0.0
-    assert rest_of(clock, place) >= 15
-
-
-def test_while_the_other_end_runs_on_this_processor_it_looks_for_some_turns(clock: Clock) -> None:
-    place = BusyWait()
-    for _ in range(100):
-        clock.wait(place, SOON)
-    clock.away = lambda: SOON  # The input is there afterwards.
-    # Meanwhile both can run, so that the system may give them a processor each.
-    assert turns(clock, place, have_looks=True) == pytest.approx(polling._TRIALS, abs=2)
-    assert rest_of(clock, place) >= 14
-    assert turns(clock, place, have_looks=True) == pytest.approx(polling._TRIALS, abs=2)
 
 
 def test_it_does_not_look_while_other_threads_need_the_interpreter(clock: Clock) -> None:

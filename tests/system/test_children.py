@@ -19,7 +19,6 @@ import pytest
 
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
-from tests.support.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -130,28 +129,6 @@ os._exit(5)
     assert process.returncode == 5
 
 
-def test_the_standard_input_of_a_child_is_empty() -> None:
-    program = """
-import sys
-from dm_env_rpc_client.system.children import Parent
-Parent.from_start()
-print(sys.argv[1:], repr(sys.stdin.read()))
-"""
-    command = [sys.executable, "-c", program, "given"]
-    with children.start(command, stdout=subprocess.PIPE) as process:
-        assert read(process) == b"['given'] ''\n"
-
-
-def test_a_parent_that_ended_before_its_child_looked() -> None:
-    lifeline, held = os.pipe()
-    begin = Stopwatch()
-    # As after the end of a parent: the parent of this process is another.
-    Parent(pid=os.getpid(), lifeline=lifeline).wait()
-    assert begin.within(10)
-    os.close(lifeline)
-    os.close(held)
-
-
 def test_a_supervisor_exits_as_its_command_does() -> None:
     process = children.start_supervised([sys.executable, "-c", "raise SystemExit(7)"])
     assert process.wait() == 7
@@ -247,16 +224,3 @@ def test_a_guard_cleans_up_unless_it_was_dismissed(end: str, printed: bytes) -> 
         start_new_session=True,
     ) as process:
         assert read(process) == b"C" + printed
-
-
-def test_environment_variables_are_the_commands(tmp_path: Path) -> None:
-    (tmp_path / "select.py").write_text("raise RuntimeError('imported by the supervisor')")
-    (tmp_path / "given.py").write_text("print('imported by the command')")
-    with children.start_supervised(
-        [sys.executable, "-c", "import given"],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    ) as process:
-        assert read(process) == b"imported by the command\n"
-        assert process.wait() == 0
-        children.end(process, 0.0)

@@ -68,22 +68,6 @@ def test_descriptors_come_with_their_message(tmp_path: Path) -> None:
     assert descriptor_count() == before
 
 
-def test_shutting_down_wakes_who_waits(pair: Pair) -> None:
-    one, other = pair
-    ended = threading.Event()
-
-    def receive() -> None:
-        with pytest.raises(EOFError):
-            one.receive()
-        ended.set()
-
-    threading.Thread(target=receive, daemon=True).start()
-    one.shut_down()
-    assert ended.wait(20)
-    with pytest.raises(EOFError):
-        other.receive()
-
-
 def test_a_message_that_is_too_large_is_not_followed_by_its_rest(pair: Pair) -> None:
     one, other = pair
     one._socket.sendall(struct.pack("<Q", (1 << 64) - 1))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import gc
 import signal
 import threading
-import weakref
 
 import pytest
 
-from dm_env_rpc_client.system import polling
 from dm_env_rpc_client.system.owner_threads import (
     MainOwner,
     OwnerGoneError,
@@ -49,21 +46,6 @@ def test_what_a_call_raises_is_raised_to_its_caller(error: BaseException) -> Non
         owner.call(fail, error)
     assert caught.value is error
     assert owner.call(pow, 2, 3) == 8
-    owner.end()
-
-
-def test_what_was_returned_and_raised_belongs_to_the_caller_alone() -> None:
-    owner = OwnerThread("owner")
-    gc.disable()
-    try:
-        seen = [weakref.ref(owner.call(Thing))]
-        try:
-            owner.call(fail_anew)
-        except Thing as error:
-            seen.append(weakref.ref(error))
-        assert settles(lambda: [each() for each in seen] == [None, None])
-    finally:
-        gc.enable()
     owner.end()
 
 
@@ -121,25 +103,6 @@ def test_calls_that_have_not_begun_can_be_taken_back() -> None:
     owner.end()
 
 
-def test_one_that_does_something_else_hears_calls_by_a_bell() -> None:
-    owner = OwnerThread("owner")
-    rung, is_over = threading.Semaphore(0), threading.Event()
-
-    def lead() -> None:
-        with owner.listening(rung.release):
-            while not is_over.is_set():
-                rung.acquire()
-                owner.run_waiting(lambda run: run())
-
-    owner.put(lead)
-    assert settles(lambda: owner.leads)
-    assert owner.call(threading.get_ident) != threading.get_ident()
-    owner.put(is_over.set)
-    assert settles(lambda: not owner.leads)
-    # Nothing belonged to it but the lead.
-    assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
-
-
 # A thread that exists already.
 
 
@@ -183,18 +146,3 @@ def test_a_signal_is_handled_after_the_call_and_a_second_one_at_once() -> None:
         owner.work_until(lambda: False)
     assert seen == ["1 went on"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_owner_that_leads_is_at_work_also_after_a_call_that_was() -> None:
-    """Otherwise threads of the same process look for input while it works."""
-
-    def at_work_within() -> bool:
-        with polling.at_work():
-            with polling.at_work():
-                pass
-            return threading.get_ident() in polling.threads
-
-    owner = OwnerThread("owner")
-    assert owner.call(at_work_within)
-    assert owner.call(threading.get_ident) not in polling.threads
-    owner.end()

@@ -19,10 +19,8 @@ from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system import waiting
 from dm_env_rpc_client.system.waiting import (
-    PART_SECONDS,
     InterruptibleCondition,
     InterruptibleEvent,
-    wait_in_parts,
 )
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
@@ -134,25 +132,6 @@ def test_what_a_signals_handler_raises_anywhere_in_the_wait_for_a_server_is_rais
         assert not server.wait(0.01)
         server.stop()
         assert server.wait(GIVE_UP_SECONDS)
-
-
-def test_a_wait_has_its_timeout_and_ends_when_it_is_over() -> None:
-    asked: list[float] = []
-
-    def wait(seconds: float) -> bool:
-        asked.append(seconds)
-        time.sleep(seconds)  # It waits as long as it was asked to, and in vain.
-        return False
-
-    assert not wait_in_parts(wait, 1.5 * PART_SECONDS)
-    assert asked[0] == PART_SECONDS
-    assert sum(asked) <= 1.5 * PART_SECONDS
-    assert not wait_in_parts(wait, -1.0)
-    assert asked[-1] == 0.0
-    answers = iter([False, False, True])
-    assert wait_in_parts(lambda seconds: next(answers), None)
-    answers = iter([False, True])
-    assert wait_in_parts(lambda seconds: next(answers), 1000.0)
 
 
 @pytest.fixture

@@ -10,20 +10,16 @@ import pickle
 import socket
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import hpack
 import pytest
 
 from dm_env_rpc_client import (
-    DmEnvRpcClientError,
     ProtocolError,
     SpecError,
     connect,
-    make,
 )
-from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Transport
 from tests.support.scripted import answering_socket
@@ -152,13 +148,3 @@ def test_row_54_metadata(by: Transport, pair: Any) -> None:
     with pytest.raises(SpecError, match="metadata") as caught:
         connect("localhost:1", metadata=[pair], transport=by)
     check(caught.value)
-
-
-def test_row_54_a_refused_session_that_is_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "refused.mcap"
-    with serve(Catch, token="another") as server:
-        with pytest.raises(DmEnvRpcClientError) as caught:
-            make(server.address, token=SECRET, metadata=[("key", SECRET)], record=path)
-        check(caught.value, server.errors)
-    if path.exists():
-        check(path.read_bytes().decode("latin-1"), read(path))

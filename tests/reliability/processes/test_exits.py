@@ -16,7 +16,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Server
-from tests.support.programs import ROOT, run_python
+from tests.support.programs import ROOT
 from tests.support.scripted import (
     settles,
 )
@@ -94,45 +94,3 @@ def test_row_15_a_process_that_forgets_to_close_exits(
     assert process.returncode == 0
     assert "Traceback" not in said
     assert settles(lambda: echo_environment_server.agent_count == 0)
-
-
-@pytest.mark.row(15)
-@pytest.mark.parametrize("end", ["", "both_transports.connection.close()"])
-def test_row_15_a_thread_of_grpcio_that_is_stopped_in_a_lock_does_not_hinder_the_exit(
-    echo_environment_server: Server, transport: str, end: str
-) -> None:
-    if transport != "grpc":
-        pytest.skip("this transport has no threads of grpcio")
-    # The interpreter stops daemon threads wherever they are. Those of grpcio take this lock after
-    # the end of the call, too, and the call takes it when it is freed.
-    program = textwrap.dedent(
-        f"""
-        import atexit, sys, threading
-        is_ended, is_held = threading.Event(), threading.Event()
-
-        def hold():
-            is_ended.wait()
-            with condition:
-                is_held.set()
-                threading.Event().wait()
-
-        @atexit.register  # The first to be registered is the last to be called.
-        def stop_in_lock():
-            answers.join()  # Its thread ends with the stream, and referred to the call.
-            is_ended.set()
-            is_held.wait()
-
-        from dm_env_rpc_client import connect
-        from tests.support import both_transports
-        both_transports.obey()
-        # Of another module: the globals of this one live as long as the thread that is stopped.
-        both_transports.connection = connect(sys.argv[1])
-        stream = both_transports.connection._stream
-        answers, condition = stream._pump, stream._call._state.condition
-        del stream
-        threading.Thread(target=hold, daemon=True).start()
-        {end}
-        """
-    )
-    finished = run_python("-c", program, echo_environment_server.address, timeout=20)
-    assert finished.stderr == ""

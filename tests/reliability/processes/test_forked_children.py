@@ -250,37 +250,6 @@ def test_whatever_uses_grpcio_is_noticed(address: str, transport: str, use: str)
         assert all("forked while grpcio was in use" in each for each in said)
 
 
-CLOSED_BEFORE = """
-import os, sys, time
-from dm_env_rpc_client import make
-how = {"transport": "grpc", "timeout": 10}
-with make(sys.argv[1], **how) as env:
-    env.reset()
-time.sleep(0.5)  # What grpcio has of it ends in its own time.
-pid = os.fork()
-with make(sys.argv[1], **how) as env:
-    env.reset()
-    print("fine", flush=True)
-if pid:
-    os.waitpid(pid, 0)
-os._exit(0)
-"""
-
-
-def test_a_child_may_use_grpcio_if_all_was_closed_before(address: str, transport: str) -> None:
-    if transport != "grpc":
-        pytest.skip("it is about grpcio")
-    finished = subprocess.run(
-        [sys.executable, "-c", CLOSED_BEFORE, address],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env=children.variables({}),
-        timeout=60,
-        check=True,
-    )
-    assert finished.stdout == b"fine\nfine\n"
-
-
 def test_a_recording_is_closed_while_a_forked_child_lives(address: str, tmp_path: Path) -> None:
     path = tmp_path / "run.mcap"
     env = make(address, record=path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
@@ -74,16 +74,28 @@ def check(made: list[Strict], seen: Seen) -> None:
     seen(environments=len(made), threads_of_one=1.0)
 
 
+SERVERS: dict[str, Callable[[], Any]] = {
+    "http2": lambda: serve(Strict, idle_world_seconds=0.0),
+    "grpc": lambda: serve(Strict, idle_world_seconds=0.0, transport="grpc"),
+    "threads of worlds": lambda: serve(Strict, idle_world_seconds=0.0, threads="world"),
+    "main thread": lambda: serve(Strict, idle_world_seconds=0.0, thread="main"),
+    "one file": lambda: one_file.serve(Strict, idle_world_seconds=0.0),
+    "one file, main thread": lambda: one_file.serve(Strict, idle_world_seconds=0.0, thread="main"),
+}
+
+
 @contextlib.contextmanager
-def serving(**options: Any) -> Iterator[str]:
+def serving(kind: str) -> Iterator[str]:
     """A server, in whose thread something waits if environments want that."""
-    with serve(Strict, idle_world_seconds=0.0, **options) as server:
-        waiter = threading.Thread(target=server.wait)
-        waiter.start()
+    server = SERVERS[kind]()
+    waiter = threading.Thread(target=server.wait)
+    waiter.start()
+    try:
         yield server.address
-        server.stop()
+    finally:
+        server.stop(10.0)
         waiter.join()
-        assert server.errors == []
+    assert not server.errors
 
 
 def use(address: str, seconds: float, count: int) -> None:
@@ -114,32 +126,28 @@ def use(address: str, seconds: float, count: int) -> None:
         destroy_world(one, name)
 
 
+def use_rows(address: str, seconds: float, count: int, **how: Any) -> None:
+    with BatchedEnvironment(address, 4, {"seconds": seconds}, **how) as envs:
+        envs.reset()
+        for _ in range(count):
+            envs.step({"go": np.ones(4, np.int64)})
+
+
 @pytest.mark.parametrize("seconds", SECONDS)
-@pytest.mark.parametrize("served_by", ["http2", "grpc"])
-@pytest.mark.parametrize("options", [{}, {"threads": "world"}, {"thread": "main"}], ids=str)
+@pytest.mark.parametrize("used", [use, use_rows])
+@pytest.mark.parametrize("served", SERVERS)
 @counts(10, 100)
-def test_alone_and_in_streams(
-    seconds: float, served_by: Any, options: Any, count: int, made: list[Strict], seen: Seen
+def test_one_thread_calls_an_environment_from_its_constructor_to_close(
+    served: str,
+    used: Callable[[str, float, int], None],
+    seconds: float,
+    count: int,
+    made: list[Strict],
+    seen: Seen,
 ) -> None:
-    with serving(transport=served_by, **options) as address:
+    with serving(served) as address:
         for _ in range(2):  # The second time it is known how long they take.
-            use(address, seconds, count if seconds < 1 else 3)
-    check(made, seen)
-
-
-@pytest.mark.parametrize("seconds", SECONDS)
-@pytest.mark.parametrize("options", [{}, {"threads": "world"}, {"thread": "main"}], ids=str)
-@counts(10, 100)
-def test_in_a_batch(
-    seconds: float, options: Any, count: int, made: list[Strict], seen: Seen
-) -> None:
-    settings = {"seconds": seconds}
-    with serving(**options) as address:
-        for _ in range(2):
-            with BatchedEnvironment(address, 4, settings) as envs:
-                envs.reset()
-                for _ in range(count if seconds < 1 else 2):
-                    envs.step({"go": np.ones(4, np.int64)})
+            used(address, seconds, count if seconds < 1 else 3)
     check(made, seen)
 
 
@@ -148,31 +156,10 @@ def test_in_a_batch(
 @counts(10, 100)
 def test_in_worker_processes(seconds: float, num_batches: int, count: int, seen: Seen) -> None:
     """What they observe cannot be seen from here: they refuse other threads themselves."""
-    settings = {"seconds": seconds}
     with serve(Strict, processes=2) as server:
         for _ in range(2):
-            with BatchedEnvironment(server.address, 4, settings, num_batches=num_batches) as envs:
-                envs.reset()
-                for _ in range(count if seconds < 1 else 2):
-                    envs.step({"go": np.ones(4, np.int64)})
+            rounds = count if seconds < 1 else 2
+            use_rows(server.address, seconds, rounds, num_batches=num_batches)
         assert server.stop()
         assert server.errors == []
     seen(environments=8, threads_of_one=1.0)
-
-
-@pytest.mark.parametrize("seconds", SECONDS)
-@pytest.mark.parametrize("thread", [None, "main"])
-@counts(10, 100)
-def test_in_one_file(
-    seconds: float, thread: Any, count: int, made: list[Strict], seen: Seen
-) -> None:
-    server = one_file.serve(Strict, idle_world_seconds=0.0, thread=thread)
-    waiter = threading.Thread(target=server.wait)
-    waiter.start()
-    try:
-        use(server.address, seconds, count if seconds < 1 else 3)
-    finally:
-        server.stop(1.0)
-        waiter.join()
-    assert not server.errors
-    check(made, seen)

@@ -211,59 +211,6 @@ async def test_what_tls_holds_is_read_without_another_event_of_the_socket(
             assert (len(first.value), second) == (MEGABYTE + 5_000, extension(2))
 
 
-@pytest.mark.parametrize("is_of_tls", [False, True], ids=["a frame", "something of TLS"])
-async def test_a_tls_write_that_wants_to_read_waits_for_what_comes(
-    is_of_tls: bool, tls: Tls, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the loop is not busy meanwhile. TLS may take what comes for itself."""
-    go_on = threading.Event()
-    waiting = asyncio.Event()
-    send, receive = ssl.SSLSocket.send, ssl.SSLSocket.recv_into
-    taken: list[int] = []
-
-    def take_for_itself(self: ssl.SSLSocket, *arguments: Any) -> int:
-        count = receive(self, *arguments)
-        if not self.server_side and go_on.is_set() and is_of_tls and not taken:
-            taken.append(count)
-            raise ssl.SSLWantReadError
-        return count
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        until_request(connection)
-        connection.sendall(echoed(1))
-        assert go_on.wait(30)
-        connection.sendall(frames.frame(frames.PING, bytes(8)))
-        until_request(connection)
-        connection.sendall(echoed(2))
-        until_closed(connection)
-
-    attempts = 0
-
-    def want_to_read(self: ssl.SSLSocket, *arguments: Any) -> int:
-        nonlocal attempts
-        if self.server_side or (taken if is_of_tls else go_on.is_set()):
-            return send(self, *arguments)
-        attempts += 1
-        waiting.set()
-        raise ssl.SSLWantReadError
-
-    with tls_script(script, tls) as address:
-        how: dict[str, Any] = {"credentials": Tls(ca=authority.ca), "request_timeout": patience(9)}
-        async with await connect_async(address, **how) as connection:
-            assert await connection.send(extension(1)) == extension(1)
-            monkeypatch.setattr(ssl.SSLSocket, "send", want_to_read)
-            monkeypatch.setattr(ssl.SSLSocket, "recv_into", take_for_itself)
-            second = asyncio.create_task(connection.send(extension(2)))
-            await waiting.wait()
-            for _ in range(100):
-                await asyncio.sleep(0)
-            assert attempts == 1
-            go_on.set()
-            assert await second == extension(2)
-            monkeypatch.undo()
-
-
 # Connects that are cancelled, and forks meanwhile.
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
 
-from dm_env_rpc_client.transports.http2.protocol import frames
 from dm_env_rpc_client.transports.http2.server import answering, connection, leading
 from tests.support.scripted import settles
 from tests.transports.hosts import Host
@@ -43,35 +41,3 @@ def test_a_slow_stream_has_a_thread_until_it_is_quick_again(
     assert has(b" leads", 80)  # One alone changes nothing.
     assert settles(lambda: has(b" serves a stream", 80))
     assert settles(lambda: has(b" leads", 0))
-
-
-def test_a_request_that_arrives_while_its_thread_gives_up_is_answered(
-    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    next_request = answering.Answering._next_request
-    gives_up, was_overtaken = threading.Event(), threading.Event()
-
-    def slow_to_return(self: Any, served: Any, may_linger: bool) -> Any:
-        found = next_request(self, served, may_linger)
-        if not served.has_thread and not gives_up.is_set():
-            gives_up.set()
-            if settles(lambda: served.has_thread):
-                was_overtaken.set()
-        return found
-
-    monkeypatch.setattr(answering.Answering, "_next_request", slow_to_return)
-    monkeypatch.setattr(answering, "_LINGER_SECONDS", 0.01)
-    client.send(request(1))
-    assert client.read_until(lambda: bool(host.opened))
-    host.opened[0].may_wait = True  # So that the stream has a thread.
-    client.send(requests(1, b"echo:first"))
-    assert client.read_until(lambda: client.answers(1) == [b"first"])
-    assert gives_up.wait(10.0)
-    with host.blocking() as go_on:
-        client.send(requests(1, b"block:"))
-        assert was_overtaken.wait(10.0)
-        go_on.set()
-        assert client.read_until(lambda: client.answers(1) == [b"first", b"True"])
-    client.send(requests(1, b"echo:third"))
-    assert client.read_until(lambda: client.answers(1)[2:] == [b"third"])
-    assert len(client.found(frames.HEADERS, 1)) == 1, "the stream was ended"

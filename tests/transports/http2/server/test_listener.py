@@ -94,38 +94,6 @@ def assert_(condition: bool) -> None:
     assert condition
 
 
-def test_a_thread_that_was_relieved_does_not_hide_what_the_next_one_does(
-    host: Host, client: RawClient
-) -> None:
-    """Two long answers that overlap; the first ends while the second has just begun."""
-    firsts, seconds = threading.Event(), threading.Event()
-    host.scripts["first"] = lambda rest: str(firsts.wait(WAIT_SECONDS)).encode()
-
-    def second(rest: bytes) -> bytes:
-        firsts.set()
-        # So that the first thread is done before the watcher has seen this twice.
-        return str(seconds.wait(WAIT_SECONDS)).encode()
-
-    host.scripts["second"] = second
-    try:
-        for _ in range(5):
-            firsts.clear()
-            seconds.clear()
-            with RawClient(host.address) as one, RawClient(host.address) as other:
-                one.send(request(1) + requests(1, b"first:"))
-                assert settles(lambda: len(host.opened) % 3 == 1)
-                time.sleep(0.03)  # The watcher has relieved the first thread by then.
-                other.send(request(1) + requests(1, b"second:"))
-                assert firsts.wait(WAIT_SECONDS)
-                assert is_served(host)
-                seconds.set()
-                assert one.read_until(lambda: bool(one.answers(1)))  # at once
-                assert other.read_until(lambda: bool(other.answers(1)))  # at once
-    finally:
-        firsts.set()
-        seconds.set()
-
-
 def test_a_window_that_opens_while_the_thread_stops_is_not_missed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
