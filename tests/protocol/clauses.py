@@ -37,7 +37,6 @@ ENVIRONMENTS = "server/test_environments"
 JOINING = "reliability/connections/test_joining"
 LOST = "reliability/connections/test_lost_peers"
 SLOTS = "reliability/connections/test_server_slots"
-STATES = "reliability/hostile/test_states"
 
 _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("overview", "introduction"): [
@@ -78,7 +77,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a joined one is RUNNING, TERMINATED or INTERRUPTED",
          f"{LIFECYCLE}::test_states_have_the_numbers_of_the_protocol"),
         ("another state is a fault",
-         f"{STATES}::test_row_18_states_that_the_protocol_does_not_allow_are_told"),
+         f"{ANSWERS}::test_row_18_states_that_the_protocol_does_not_allow_are_told"),
         ("Step, Reset and ResetWorld lead from one to another",
          f"{LIFECYCLE}::test_where_a_request_leads"),
         ("to which of them is the environment's choice among those allowed",
@@ -232,7 +231,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a sparse set of actions may be sent",
          f"{SPEC_MANAGER}::test_some_of_the_actions_may_be_left_out"),
         ("UIDs need not be consecutive nor the same twice",
-         f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
+         f"{ANSWERS}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("names are unique in their group",
          f"{SPEC_MANAGER}::test_specs_that_cannot_be_are_refused_at_once"),
         ("both sides map UIDs back to names", f"{SPEC_MANAGER}::test_what_is_packed_is_unpacked"),
@@ -285,7 +284,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("without settings it does nothing then",
          f"{LIFECYCLE}::test_where_a_request_leads"),
         ("settings may change the specs",
-         f"{STATES}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
+         f"{ANSWERS}::test_row_19_a_reset_that_changes_the_specs_is_adopted"),
         ("the specs are sent whether they changed or not",
          f"{SERVER}::test_reset_sends_the_specs_whether_they_changed_or_not"),
     ],

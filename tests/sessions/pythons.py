@@ -37,7 +37,6 @@ _TESTED = (
     "tests/protocol",
     "tests/client/test_connection.py",
     "tests/reliability/hostile/test_answers.py",
-    "tests/reliability/hostile/test_states.py",
     "tests/environment/test_dm_env_adaptor.py",
     "tests/environment/test_adaptor_of_scripts.py",
     "tests/server/test_server.py",

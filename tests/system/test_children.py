@@ -1,8 +1,4 @@
-"""Children end with their parents. The processes are real, and the parents are killed.
-
-Every process here inherits one pipe as its standard output, so reading that pipe to its end
-waits until all of them have ended.
-"""
+"""Children of commands and of multiprocessing end with their parents."""
 
 from __future__ import annotations
 
@@ -19,8 +15,8 @@ import pytest
 
 from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
-
-pytestmark = pytest.mark.timeout(60)
+from dm_env_rpc_client.system.message_pipe import MessagePipe
+from dm_env_rpc_client.system.spawned import SpawnedChild
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,6 +96,7 @@ def read(process: subprocess.Popen[bytes], count: int = -1) -> bytes:
     return process.stdout.read(count)
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("then", ["", FORKING], ids=["alone", "with-a-fork"])
 @pytest.mark.parametrize(
     "starting", [STARTING, SUPERVISING, SPAWNING], ids=["started", "supervised", "spawned"]
@@ -112,6 +109,7 @@ def test_a_child_ends_with_its_parent(starting: str, then: str, number: signal.S
         assert read(parent) == b""
 
 
+@pytest.mark.timeout(60)
 def test_a_child_may_take_some_time_to_end_by_itself() -> None:
     program = """
 import os
@@ -129,6 +127,7 @@ os._exit(5)
     assert process.returncode == 5
 
 
+@pytest.mark.timeout(60)
 def test_a_supervisor_exits_as_its_command_does() -> None:
     process = children.start_supervised([sys.executable, "-c", "raise SystemExit(7)"])
     assert process.wait() == 7
@@ -150,6 +149,7 @@ if sys.argv[2] == "waits":
 """
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("engine", ["ends", "stays"])
 def test_an_engine_in_a_session_of_its_own_ends_with_its_launcher(engine: str) -> None:
     supervisor = """
@@ -167,6 +167,7 @@ sys.exit(children.supervise(sys.argv[1:-1], children.Parent.from_start(), grace)
         assert read(process) == (b"E" if engine == "ends" else b"")
 
 
+@pytest.mark.timeout(60)
 def test_an_engine_that_daemonises_ends_with_its_command() -> None:
     command = [sys.executable, "-c", ENGINE, "ends", "leaves"]
     with children.start_supervised(command, stdout=subprocess.PIPE) as process:
@@ -174,6 +175,7 @@ def test_an_engine_that_daemonises_ends_with_its_command() -> None:
         assert process.wait() == 0
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
@@ -205,6 +207,7 @@ guard.dismiss()
 """
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("end", "printed"),
     [
@@ -224,3 +227,62 @@ def test_a_guard_cleans_up_unless_it_was_dismissed(end: str, printed: bytes) -> 
         start_new_session=True,
     ) as process:
         assert read(process) == b"C" + printed
+
+
+def tell_and_wait(pipe: MessagePipe, what: bytes) -> None:
+    pipe.send(what, b" ", str(os.getpid()).encode())
+    os._exit(len(pipe.receive().message))
+
+
+def signal_itself(pipe: MessagePipe) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+    pipe.send(b"goes on")
+
+
+@pytest.mark.timeout(60)
+def test_a_child_has_its_arguments_and_a_pipe() -> None:
+    child = SpawnedChild(tell_and_wait, b"given", name="told")
+    assert child.pipe.receive().message == f"given {child.pid}".encode()
+    was_alive = child.is_alive
+    child.pipe.send(b"xyz")
+    assert child.wait() == 3
+    assert (was_alive, child.is_alive) == (True, False)
+    with pytest.raises(EOFError):
+        child.pipe.receive()
+    child.close()
+    assert child.pipe.fileno() == -1
+
+
+@pytest.mark.timeout(60)
+def test_signals_to_the_group_are_left_to_the_parent() -> None:
+    child = SpawnedChild(signal_itself, name="signalled")
+    assert child.pipe.receive().message == b"goes on"
+    assert child.wait() == 0
+    child.close()
+
+
+@pytest.mark.timeout(60)
+def test_what_cannot_be_pickled_leaves_no_pipe() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    errors = []  # Their tracebacks keep what is not closed.
+    for _ in range(8):
+        with pytest.raises(Exception, match=r"pickle|local") as raised:
+            SpawnedChild(tell_and_wait, lambda: None, name="unpicklable")
+        errors.append(raised)
+    # multiprocessing's own process has one pipe.
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 < before + len(errors)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (-9, "was ended by SIGKILL"),
+        (-40, "was ended by signal 40"),
+    ],
+)
+def test_how_it_ended(code: int, text: str) -> None:
+    assert children.how_it_ended(code) == text

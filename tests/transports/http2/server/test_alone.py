@@ -1,15 +1,16 @@
-"""Requests that are all that a client has sent, on the only stream of its socket.
-
-They are answered without a queue. What is unusual goes the general way, in the same order.
-"""
+"""Which thread answers, and requests on the only stream of a socket."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 
+from dm_env_rpc_client.transports.http2.server import answering, connection, leading
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
+from tests.support.scripted import settles
 from tests.transports import frames
 from tests.transports.frames import FORMS, data, grpc_message, window_update
 from tests.transports.hosts import Host
@@ -93,3 +94,33 @@ def test_a_request_behind_the_end_is_refused(host: Host, client: RawClient) -> N
         go_on.set()
     assert client.read_until(lambda: client.status(1) == "0" or client.reset_code(1) is not None)
     assert client.answers(1)[3:] in ([], [b""])
+
+
+def test_a_slow_stream_has_a_thread_until_it_is_quick_again(
+    host: Host, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Larger than in use: on a busy machine no answer is quick for long.
+    monkeypatch.setattr(connection, "_HICCUP_SECONDS", 0.2)
+    monkeypatch.setattr(answering, "_SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(answering, "_QUICK_SECONDS", 0.04)
+    monkeypatch.setattr(leading, "TICK_SECONDS", 1.0)  # The watcher is not to do it.
+
+    def who(milliseconds: bytes) -> bytes:
+        time.sleep(int(milliseconds) / 1_000)  # It takes time to answer.
+        return threading.current_thread().name.encode()
+
+    host.scripts["who"] = who
+    client.send(request(1))
+    count = 0
+
+    def has(ending: bytes, milliseconds: int) -> bool:
+        nonlocal count
+        count += 1
+        client.send(requests(1, b"who:%d" % milliseconds))
+        assert client.read_until(lambda: len(client.answers(1)) == count)
+        return client.answers(1)[-1].endswith(ending)
+
+    assert has(b" leads", 0)
+    assert has(b" leads", 80)  # One alone changes nothing.
+    assert settles(lambda: has(b" serves a stream", 80))
+    assert settles(lambda: has(b" leads", 0))

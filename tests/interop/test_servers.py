@@ -1,20 +1,73 @@
-"""Servers in other languages that stop, or are killed, say so in the package's own errors."""
+"""Where servers in other languages listen, how they end, and that they keep to the protocol."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, DmEnvAdaptor, make
+from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, run
 from dm_env_rpc_client.transports.http2.client import connection as client_connection
 from dm_env_rpc_client.transports.http2.protocol import framing
 from dm_env_rpc_client.transports.net import keepalive
 from tests.interop.conftest import TRANSPORTS, Start
+from tests.peers.servers import SERVERS
 from tests.support.stopwatch import time_limit
+
+IPV6 = "[::1]:0"
+
+Shared = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sockets")
+
+
+def check_steps(address: str, **kwargs: Any) -> None:
+    with make(address, {"length": 2}, **kwargs) as env:
+        assert env.reset().first()
+        assert list(env.step({"string": ["here"]}).observation["string"]) == ["here"]
+        assert env.step({}).last()
+
+
+def test_unix_sockets(shared: Shared, peer: str, transport: Any, folder: Path) -> None:
+    address = shared("--address", f"unix:{folder / peer}")
+    assert address.startswith("unix:")
+    check_steps(address, transport=transport)
+
+
+def test_ipv6(shared: Shared, transport: Any) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"there is no IPv6 on this machine: {error}")
+    address = shared("--address", IPV6)
+    assert address.startswith("[::1]:")
+    check_steps(address, transport=transport)
+
+
+def credentials_for(transport: str, certificate: Path) -> Any:
+    """What trusts a server with this certificate alone."""
+    if transport == "http2":
+        return ssl.create_default_context(cafile=certificate)
+    return grpc.ssl_channel_credentials(certificate.read_bytes())
+
+
+def test_tls(shared: Shared, transport: Any, certificate: tuple[Path, Path]) -> None:
+    key, crt = certificate
+    address = shared("--certificate", crt, "--key", key).replace("127.0.0.1", "localhost")
+    check_steps(address, credentials=credentials_for(transport, crt), transport=transport)
+
 
 DELAY = 30.0
 """Seconds of a step that does not end while a test looks."""
@@ -86,3 +139,30 @@ def test_row_38_servers_acknowledge_any_number_of_probes_in_one_step(
     with time_limit(30), make(address, {"delay": 1.0}, transport="http2") as env:
         env.reset()
     assert len(probes) >= 8
+
+
+GATE = ("cpp", "grpcio")
+"""The others, which hardly ever change, are checked with -m slow."""
+
+OPTIONS = Options(
+    create_settings={"length": 10},
+    invalid_create_settings={"colour": "red", "payload": "x", "length": "x", "bytes": -1},
+    invalid_join_settings={"a": 1},
+    reset_settings={"length": 5},
+    invalid_reset_settings={"a": 1},
+    several_worlds=True,
+    several_agents=False,
+    timeout=10.0,
+    quiet_seconds=0.1,
+)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [name if name in GATE else pytest.param(name, marks=pytest.mark.slow) for name in SERVERS],
+    indirect=True,
+)
+def test_every_peer_keeps_to_the_protocol(address: str) -> None:
+    results = list(run(address, OPTIONS, CHECKS))
+    assert [str(result) for result in results if result.is_finding] == []
+    assert sum(result.outcome is Outcome.PASSED for result in results) >= 65
