@@ -25,7 +25,6 @@ from dm_env_rpc_client import (
     join_world,
     leave_world,
     make,
-    reset_world,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
@@ -72,61 +71,6 @@ def step_all(envs: list[DmEnvAdaptor], count: int) -> None:
     for _ in range(count):
         for future in [env.submit_step({"go": 1}) for env in envs]:
             future.result()
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.002, 0.003])
-@pytest.mark.parametrize("threads", [None, "world"])
-def test_whoever_asks(transport: Any, seconds: float, threads: Any, made: list[Made]) -> None:
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(
-            serve(Made, transport=transport, threads=threads, idle_world_seconds=0.0)
-        )
-        other = stack.enter_context(connect(server.address, transport=transport))
-        for _ in range(2):  # The second time it is known how long they take.
-            with contextlib.ExitStack() as clients:
-                envs = [
-                    clients.enter_context(
-                        make(server.address, {"seconds": seconds}, transport=transport)
-                    )
-                    for _ in range(3)
-                ]
-                for env in envs:
-                    assert env.reset().first()
-                step_all(envs, 12)
-                for env in envs:
-                    assert PropertiesExtension(env.connection)["steps"] == 12
-                    assert env.reset({"gain": 3}).first()
-                step_all(envs, 2)
-        # Another client resets, makes anew, and destroys it.
-        name = create_world(other, {"seconds": seconds})
-        with connect(server.address, transport=transport) as third:
-            env = join_world(third, name)
-            env.reset()
-            with concurrent.futures.ThreadPoolExecutor() as executor:
-                reset = executor.submit(reset_world, other, name, {"seconds": seconds, "gain": 2})
-                while not (timestep := env.step({"go": 0})).last():
-                    pass
-                reset.result()
-            assert timestep.last()
-            env.reset()
-            env.step({"go": 1})
-            leave_world(third)
-        destroy_world(other, name)
-        assert settles(lambda: server.world_count == 0)
-        # A world that is idle is closed by nobody's request, one with an agent by `stop`.
-        forgotten = connect(server.address, transport=transport)
-        create_world(forgotten, {"seconds": seconds})
-        forgotten.close()
-        assert settles(lambda: server.world_count == 0)
-        last = stack.enter_context(make(server.address, transport=transport))
-        last.reset()
-        last.step({"go": 1})
-        assert server.stop()
-        assert server.errors == []
-    assert len(made) == 10
-    for level in made:
-        assert level.threads.closed == 1
-        assert level.threads.the_one("constructor", "close") != threading.get_ident()
 
 
 def test_a_client_that_dies_in_a_step(transport: Any, made: list[Made]) -> None:
@@ -315,26 +259,6 @@ def test_worlds_of_a_slow_factory_have_threads_of_their_own(made: list[Made]) ->
 # Batches.
 
 
-@pytest.mark.parametrize("threads", [None, "world"])
-def test_rows_have_the_thread_of_their_batch_or_their_own(
-    threads: Any, transport: Any, made: list[Made]
-) -> None:
-    with (
-        serve(Made, threads=threads, transport=transport) as server,
-        make(server.address, {"num_envs": 4, "seconds": 0.002}, transport=transport) as env,
-    ):
-        env.reset()
-        for _ in range(10):
-            env.step({"go": np.ones(4, np.int64)})
-        env.reset({"reset_mask": np.array([True, False, False, True]), "gain": 2})
-        env.reset({"reset_mask": np.array([True, False, False, False]), "seconds": 0.0})
-        env.step({"go": np.ones(4, np.int64)})
-    assert [level.threads.closed for level in made] == [1] * 5
-    all_threads = {level.threads.the_one("constructor", "close") for level in made}
-    assert len(all_threads) == (1 if threads is None else 4)
-    assert settles(lambda: not all_threads & {thread.ident for thread in threading.enumerate()})
-
-
 class Refusing(Made):
     """A level that refuses a gain, and says how a gain that it took is undone."""
 
@@ -354,8 +278,11 @@ def test_rows_undo_settings_in_their_threads(threads: Any, made: list[Made]) -> 
         env.reset()
         with pytest.raises(DmEnvRpcError, match="no such gain"):
             env.reset({"rows.gain": np.array([2, 2, -1])})
+        env.reset({"reset_mask": np.array([True, False, True]), "seconds": 0.001})
     all_threads = {level.threads.the_one("undo", "close") for level in made[:2]}
     assert len(all_threads) == (1 if threads is None else 2)
+    assert [level.threads.closed for level in made] == [1] * 5
+    assert settles(lambda: not all_threads & {thread.ident for thread in threading.enumerate()})
 
 
 class Rowed(Made):
