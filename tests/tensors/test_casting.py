@@ -117,6 +117,8 @@ def test_every_dtype_pair_is_exact_or_an_error(source: str, target: str, seen: S
         (1, str),
         (True, str),
         (1, object),
+        ("a", object),
+        (struct_pb2.Struct(), str),
     ],
 )
 def test_a_cast_that_would_change_the_value_is_an_error(value: Any, dtype: Any) -> None:

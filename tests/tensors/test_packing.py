@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import types
 from typing import Any, TypeAlias
@@ -22,7 +23,7 @@ from tests.tensors.values import VALUES, element_bytes, packed, record
 Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
 
 
-SHAPES: list[list[int]] = [[6], [2, 3], [3, 2], [1, 6, 1], [6, 1, 1, 1]]
+SHAPES: list[list[int]] = [[6], [2, 3], [1, 6, 1]]
 
 
 def payload(dtype: str, elements: list[Any], shape: list[int]) -> Tensor:
@@ -37,12 +38,14 @@ def payload(dtype: str, elements: list[Any], shape: list[int]) -> Tensor:
     return tensor
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [*SHAPES, [0], [2, 0]])
 @pytest.mark.parametrize("dtype", VALUES)
 def test_an_array_and_its_message(dtype: str, shape: list[int]) -> None:
-    array = np.array(VALUES[dtype], dtype).reshape(shape)
-    message = payload(dtype, VALUES[dtype], shape)
+    elements = VALUES[dtype][: math.prod(shape)]
+    array = np.array(elements, dtype).reshape(shape)
+    message = payload(dtype, elements, shape)
     assert pack_tensor(array) == message
+    assert message.WhichOneof("payload") == strategies.FIELDS[dtype]
     assert strategies.same_bits(unpack_tensor(message), array)
 
 
@@ -56,16 +59,6 @@ def test_a_scalar_and_its_message(dtype: str) -> None:
         unpacked = unpack_tensor(message)
         assert isinstance(unpacked, np.generic)
         assert strategies.same_bits(unpacked, scalar)
-
-
-@pytest.mark.parametrize("shape", [[0], [2, 0], [0, 3], [0, 0, 0]])
-@pytest.mark.parametrize("dtype", VALUES)
-def test_an_empty_array_and_its_message(dtype: str, shape: list[int]) -> None:
-    message = payload(dtype, [], shape)
-    packed = pack_tensor(np.empty(shape, dtype))
-    assert packed == message
-    assert packed.WhichOneof("payload") == strategies.FIELDS[dtype]
-    assert strategies.same_bits(unpack_tensor(message), np.empty(shape, dtype))
 
 
 TEXTS = ["", "a", "été", "日本", "🎲", "a\x00b\x00"]
@@ -95,14 +88,6 @@ def test_protos_and_their_message() -> None:
     scalar = unpack_tensor(pack_tensor(record(a=1)))
     assert scalar == packed(record(a=1))
     assert pack_tensor(unpacked) == tensor
-
-
-def test_a_list_value_is_one_message_and_no_list() -> None:
-    numbers = struct_pb2.ListValue()
-    numbers.extend([1, 2])
-    assert list(pack_tensor([numbers, numbers]).shape) == [2]
-    compressed = pack_tensor([numbers, numbers], try_compress=True)
-    assert list(compressed.protos.array) == [packed(numbers)]
 
 
 @pytest.mark.parametrize("layout", strategies.LAYOUTS)
@@ -217,11 +202,6 @@ def test_elements_that_do_not_fit_are_refused(shape: list[int], elements: int, t
         unpack_tensor(Tensor(shape=shape, protos=protos))
 
 
-def test_a_tensor_without_a_payload_is_refused() -> None:
-    with pytest.raises(SpecError, match="tensor: the tensor has no payload"):
-        unpack_tensor(Tensor(shape=[1]))
-
-
 BOMBS = [
     Tensor(shape=[2**29], floats=Tensor.FloatArray(array=[1])),
     Tensor(shape=[2**31 - 1], bools=Tensor.BoolArray(array=[True])),
@@ -290,18 +270,6 @@ def test_every_encoding_of_a_repeated_field_decodes(dtype: str) -> None:
             assert strategies.same_bits(unpack_tensor(in_tensor(dtype, around, [2, 3])), array)
 
 
-@pytest.mark.parametrize("dtype", VALUES)
-def test_unknown_fields_do_not_count_as_elements(dtype: str) -> None:
-    empty = unpack_tensor(in_tensor(dtype, UNKNOWN, [0]))
-    assert strategies.same_bits(empty, np.empty(0, dtype))
-    with pytest.raises(SpecError, match="requires 2 elements"):
-        unpack_tensor(in_tensor(dtype, UNKNOWN, [2]))
-    known = payload(dtype, VALUES[dtype], [6])
-    contents = getattr(known, strategies.FIELDS[dtype]).SerializeToString()
-    unpacked = unpack_tensor(in_tensor(dtype, UNKNOWN + contents, [6]))
-    assert strategies.same_bits(unpacked, np.array(VALUES[dtype], dtype))
-
-
 def test_a_true_bool_may_be_any_varint() -> None:
     array_message = wire.field(1, 2, b"\x00\x02\x80\x01\x80\x00")
     found = unpack_tensor(in_tensor("bool", array_message, [-1]))
@@ -336,14 +304,6 @@ def test_an_unknown_data_type_is_refused(dtype: Any) -> None:
         pack_tensor([1], dtype)
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"), [("a", object), (record(), str), (["a", "b"], dm_env_rpc_pb2.PROTO)]
-)
-def test_strings_and_messages_are_not_each_other(value: Any, dtype: Any) -> None:
-    with pytest.raises(SpecError, match=r"value: expected (strings|protos), got"):
-        pack_tensor(value, dtype)
-
-
 @pytest.mark.parametrize("text", ["\udc80", "a\ud83d", "\udfff" * 3])
 def test_half_a_surrogate_pair_is_a_spec_error(text: str) -> None:
     for value in (text, [text], ["ok", text], np.array([text]), np.array([text], object)):
@@ -351,14 +311,11 @@ def test_half_a_surrogate_pair_is_a_spec_error(text: str) -> None:
             pack_tensor(value)
 
 
-def test_a_message_without_its_required_field_is_a_spec_error() -> None:
-    with pytest.raises(SpecError, match="value: cannot be packed"):
-        pack_tensor(descriptor_pb2.UninterpretedOption.NamePart())
-
-
 def test_shapes_that_no_message_holds_are_spec_errors() -> None:
-    with pytest.raises(SpecError, match="cannot be packed"):
-        pack_tensor(np.empty((2**31, 0)))
+    unfinished = descriptor_pb2.UninterpretedOption.NamePart()  # A field of it is required.
+    for value in (np.empty((2**31, 0)), unfinished):
+        with pytest.raises(SpecError, match="cannot be packed"):
+            pack_tensor(value)
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
         with pytest.raises(SpecError, match="more than 32 dimensions"):
             pack_tensor(np.zeros((1,) * 33))
@@ -366,20 +323,13 @@ def test_shapes_that_no_message_holds_are_spec_errors() -> None:
         pack_tensor(np.broadcast_to(np.uint8(1), (2**31,)))
 
 
-@pytest.mark.parametrize("dtype", VALUES)
-def test_equal_elements_may_be_sent_as_one(dtype: str) -> None:
-    value = VALUES[dtype][0]
-    tensor = pack_tensor(np.full((2, 3), value, dtype), try_compress=True)
-    assert tensor == payload(dtype, [value], [2, 3])
-    assert strategies.same_bits(unpack_tensor(tensor), np.full((2, 3), value, dtype))
-    assert pack_tensor(np.empty((0, 3), dtype), try_compress=True) == payload(dtype, [], [0, 3])
-
-
 @pytest.mark.parametrize(
     ("value", "elements"),
     [
         ([0.0, -0.0], 2),
         ([float("nan"), float("nan")], 1),
+        ([[2, 2], [2, 2]], 1),
+        ([], 0),
         (["a", "a"], 1),
         (["a", "b"], 2),
         ([1], 1),
