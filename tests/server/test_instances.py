@@ -25,9 +25,9 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.server import Properties, Race, serve
+from dm_env_rpc_client.server import Race, serve
 from tests.server.hosted import Where
-from tests.server.one_thread import Level, Threads
+from tests.server.one_thread import Level
 from tests.support.scripted import settles
 
 
@@ -69,21 +69,6 @@ def test_one_thread_calls_it_for_all_clients(transport: Any) -> None:
     )  # fmt: skip
     assert one != threading.get_ident()
     assert settles(lambda: one not in [thread.ident for thread in threading.enumerate()])
-
-
-def test_a_world_whose_client_has_gone_makes_room() -> None:
-    with serve(Level(), idle_world_seconds=0.0) as server:
-        with connect(server.address) as connected:
-            create_world(connected)
-
-        def is_free() -> bool:
-            try:
-                with make(server.address) as env:
-                    return bool(env.reset().first())
-            except DmEnvRpcError:
-                return False
-
-        assert settles(is_free)
 
 
 @pytest.mark.parametrize(
@@ -231,43 +216,6 @@ def test_settings_and_properties_of_a_wrapped_environment(is_instance: bool) -> 
         assert env.reset({"gain": 4}).first()
         assert env.step({"go": 1}).reward == 4.0
         assert PropertiesExtension(env.connection)["steps"] == 1
-
-
-class Registered(Where):
-    """Has a registry of properties."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads = Threads()
-        self.properties = Properties()
-        self.properties.add("volume", self._volume, self._set_volume)
-        self._value = 1
-
-    def _volume(self) -> int:
-        self.threads.note("read")
-        return self._value
-
-    def _set_volume(self, value: int) -> None:
-        self.threads.note("write")
-        self._value = value
-
-
-def test_a_registry_of_properties() -> None:
-    registered = Registered()
-    with serve(registered) as server:
-        with make(server.address) as env:
-            properties = PropertiesExtension(env.connection)
-            assert list(properties.specs()) == ["volume"]
-            properties["volume"] = 3
-            assert properties["volume"] == 3
-        with make(server.address, {"num_envs": 1}) as env:
-            assert env.reset().first()
-        registered.threads.the_one("read", "write")
-
-
-def test_a_batch_is_made_of_environments_with_a_registry_of_properties() -> None:
-    with serve(Registered) as server, make(server.address, {"num_envs": 2}) as env:
-        assert env.reset().observation["pid"].shape == (2,)
 
 
 def test_a_dict_with_a_single_name_needs_no_setting() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -101,25 +100,6 @@ def test_what_means_nothing_does_nothing(connection: Connection) -> None:
     join(connection)
     # Actions of a step that begins a sequence.
     assert connection.send(pb.StepRequest(actions=NONSENSE)).state == RUNNING
-
-
-def test_a_failed_step_can_be_taken_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-
-    class Moody(Echo):
-        failures = 1
-
-        def step(self, action: Any) -> dm_env.TimeStep:
-            if self.failures:
-                self.failures -= 1
-                raise OSError("not now")
-            return super().step(action)
-
-    with serve(Moody) as server, make(server.address) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError, match="not now"):
-            env.step({"value": 1})
-        assert env.step({"value": 2}).mid()
 
 
 def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:

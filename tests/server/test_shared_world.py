@@ -27,7 +27,6 @@ from dm_env_rpc_client import (
     destroy_world,
     dm_env_rpc_pb2,
     join_world,
-    make,
     reset_world,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
@@ -322,12 +321,6 @@ def test_a_step_that_waits_ends_when_its_world_is_closed() -> None:
     error = outcome.result(patience(10))
     assert isinstance(error, RequestError)
     assert str(error) == "the world was closed"
-
-
-@pytest.mark.parametrize("size", [{"players": 1}, {"length": 0}])
-def test_a_race_has_a_least_size(server: Server, size: dict[str, int]) -> None:
-    with pytest.raises(DmEnvRpcError, match="at least 2 players"):
-        make(server.address, {"environment": "race", **size})
 
 
 # ResetWorld.

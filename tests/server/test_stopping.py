@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import Tls, connect, create_world, make
+from dm_env_rpc_client import connect, create_world, make
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.server.processes import worker_pool
-from tests.reliability.recording import Seen
-from tests.reliability.scorecard import counts
 from tests.server import hosted
 from tests.server.hosted import Where
 from tests.server.worker_processes import START_SECONDS, have_ended, pid_of, processes_of
-from tests.support.certificates import self_signed
 from tests.support.environments import Echo
 from tests.support.scripted import freeze, settles
 from tests.support.stopwatch import time_limit
@@ -149,58 +144,3 @@ def test_a_stopped_worker_is_named(caplog: pytest.LogCaptureFixture) -> None:
     worker._process.kill = lambda: None  # type: ignore[method-assign]
     text = waits_for(caplog, server, kill)
     assert text == f"worker process {pid}, which a signal has stopped"
-
-
-@pytest.mark.certificates
-@counts(3, 60)
-def test_a_server_with_tls_and_two_processes_under_kills_stops(
-    count: int, tmp_path: Path, seen: Seen
-) -> None:
-    key, certificate = self_signed(tmp_path)
-    tls = Tls(cert=certificate, key=key)
-    chance = random.Random(count)
-    longest = 0.0
-    for _ in range(count):
-        server = serve(Where, processes=2, credentials=tls)
-        is_over = threading.Event()
-
-        def use(server: Server = server, is_over: threading.Event = is_over) -> None:
-            while not is_over.is_set():
-                try:
-                    with make(
-                        server.address,
-                        credentials=Tls(ca=certificate),
-                        timeout=1.0,
-                        request_timeout=5.0,
-                    ) as env:
-                        for _ in range(50):
-                            env.step({"do": 0})
-                except Exception:
-                    is_over.wait(0.01)
-
-        threads = [threading.Thread(target=use, daemon=True) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        began = 0.0
-        pids: set[int] = set()
-        try:
-            for _ in range(chance.randrange(1, 6)):
-                pids.update(processes_of(server))
-                victim = chance.choice(processes_of(server))
-                number = chance.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-                try:
-                    os.kill(victim, number)
-                except ProcessLookupError:
-                    pass
-                time.sleep(chance.uniform(0.0, 0.4))  # The moment of the next is random.
-            pids.update(processes_of(server))
-            began = time.monotonic()
-            with time_limit(15.0):
-                server.stop(chance.choice([0.0, 0.5]))
-            longest = max(longest, time.monotonic() - began)
-        finally:
-            is_over.set()
-            for thread in threads:
-                thread.join(20)
-        assert settles(lambda: have_ended([*pids, *processes_of(server)]))  # noqa: B023
-    seen(stops=count, longest_s=longest)

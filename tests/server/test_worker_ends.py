@@ -16,7 +16,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dm_env_rpc_client import (
@@ -25,11 +24,8 @@ from dm_env_rpc_client import (
     connect,
     create_world,
     destroy_world,
-    dm_env_rpc_pb2,
-    join_world,
     make,
 )
-from dm_env_rpc_client.protocol.batches import ROW_ERRORS, STEP_TYPE, row_errors
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.health_check import check_health
@@ -112,33 +108,6 @@ def test_a_forgotten_server_ends() -> None:
         connect(address, timeout=0.5)
 
 
-def test_an_environment_that_ends_its_process_takes_its_own_worlds_only() -> None:
-    factory = functools.partial(hosted.make, note="partial")
-    with serve(factory, processes=2) as server, contextlib.ExitStack() as stack:
-        mine, other, third = (stack.enter_context(connect(server.address)) for _ in range(3))
-        names = [create_world(mine), create_world(other)]
-        assert process_with(server, names[0]) != process_with(server, names[1])
-        going_on = stack.enter_context(join_world(third, names[0]))
-        ending = stack.enter_context(join_world(mine, names[1]))
-        before = {pid_of(going_on), pid_of(ending)}
-        text = "the process hosting this stream's world has ended"
-        with time_limit(5), pytest.raises(ConnectionLostError, match=text) as caught:
-            ending.step({"do": hosted.END})
-        assert caught.value.code == "UNAVAILABLE"
-        assert going_on.step({"do": 0}).mid()
-        with connect(server.address) as later:
-            for use in (join_world, destroy_world):
-                with pytest.raises(DmEnvRpcError, match="has ended; create another"):
-                    use(later, names[1])
-        assert settles(lambda: are_complete(server), START_SECONDS)
-        other.send(dm_env_rpc_pb2.LeaveWorldRequest())  # It is joined to no world.
-        with make(server.address) as env:
-            assert pid_of(env) not in before
-        (error,) = server.errors
-        assert "was ended by SIGKILL, its 1 worlds are lost; it is replaced" in str(error)
-        assert going_on.step({"do": 0}).mid()
-
-
 def test_a_request_that_may_have_ended_a_worker_is_not_given_to_another() -> None:
     with serve(hosted.EndsAtOnce, processes=2) as server, connect(server.address) as connection:
         with pytest.raises(ConnectionLostError, match="answering the request has ended") as caught:
@@ -211,29 +180,6 @@ def test_a_worker_that_is_being_killed_gets_no_stream(monkeypatch: pytest.Monkey
             os.kill(worker.pid, signal.SIGKILL)
             assert settles(lambda: len(set(processes_of(server)) - {worker.pid}) == 2)  # noqa: B023
             assert settles(lambda: are_complete(server), START_SECONDS)
-
-
-@pytest.mark.row(52)
-def test_rows_of_a_worker_that_is_stopped_by_a_signal_are_made_anew() -> None:
-    nothing = {"do": np.zeros(4, np.int32)}
-    with serve(Where, processes=2) as server, make(server.address, {"num_envs": 4}) as env:
-        pids = env.reset().observation["pid"].tolist()
-        freeze(pids[-1])
-        stopwatch, begin, slowest_other = Stopwatch(), time.monotonic(), 0.0
-        future = env.step_async(nothing)
-        while not future.done():
-            began = time.monotonic()
-            with make(server.address) as other:
-                assert pid_of(other) == pids[0]
-            slowest_other = max(slowest_other, time.monotonic() - began)
-            time.sleep(0.05)  # A machine with two cores has other things to do, too.
-        assert 9.5 <= time.monotonic() - begin < 20 + stopwatch.allowance
-        assert slowest_other < 1.0 + stopwatch.allowance
-        errors = row_errors(future.result().observation[ROW_ERRORS], 4)
-        assert {row: "has ended" in text for row, text in errors.items()} == {2: True, 3: True}
-        timestep = env.step(nothing)
-        assert timestep.observation[STEP_TYPE].tolist() == [1, 1, 0, 0]
-        assert timestep.observation["pid"].tolist()[:2] == pids[:2]
 
 
 @pytest.mark.row(52)
