@@ -68,19 +68,6 @@ async def test_a_rollout_that_is_left_early_leaves_the_environment_in_step(
         assert (await env.step({"paddle": 1})).mid()
 
 
-@pytest.mark.parametrize("ahead", [1, 64])
-async def test_a_bad_action_ends_a_rollout_when_its_turn_comes(
-    catch_server: Server, ahead: int
-) -> None:
-    async with await make_async(catch_server.address) as env:
-        rollout = env.rollout([{"paddle": 1}, {"paddle": 1}, {"paddle": 9}], ahead=ahead)
-        assert (await anext(rollout)).first()
-        assert (await anext(rollout)).mid()
-        with pytest.raises(SpecError, match="paddle"):
-            await anext(rollout)
-        assert (await env.step({"paddle": 1})).mid()
-
-
 async def test_errors_are_those_of_the_other_adaptor(echo_environment_server: Server) -> None:
     async with await make_async(echo_environment_server.address) as env:
         with pytest.raises(SpecError, match="unknown action 'valu'"):

@@ -335,23 +335,6 @@ def test_structures_and_texts() -> None:
         assert env.step({"value": [1, 2]})[0]["value"].tolist() == [1, 2]
 
 
-def test_actions_are_checked_before_anything_is_sent(catch_server: Server) -> None:
-    with vector(catch_server.address, 2, {"rows": 3}) as env:
-        env.reset()
-        for action, text in [
-            ([1, 3], r"environment 1 at .*'paddle'.*outside its bounds \[0, 2\]"),
-            ([1], "expected 2 rows, one for each environment, got 1"),
-            ([[1], [2]], r"shape \[1\]"),
-            ([1, 0.5], "0.5"),
-        ]:
-            with pytest.raises(SpecError, match=text):
-                env.step(action)
-        assert not env.step([1, 1])[2].any()
-        assert env.step([1, 1])[2].all()
-        # No action of a step that begins an episode goes anywhere.
-        assert not env.step([7, 7])[2].any()
-
-
 def test_settings_that_change_the_specs_are_refused(catch_server: Server) -> None:
     with vector(catch_server.address, 2) as env:
         with pytest.raises(SpecError, match="specs of the environments have changed"):

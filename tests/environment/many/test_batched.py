@@ -138,37 +138,6 @@ def test_observations_of_variable_length_are_objects() -> None:
         assert found["words"].tolist() == [["x", "xx"], ["y", "yy"]]
 
 
-@pytest.mark.parametrize(
-    ("action", "text"),
-    [
-        ({"value": [1, 2, 3]}, "action 'value': expected 4 rows"),
-        ({"value": 1}, "action 'value': expected 4 values"),
-        ({"value": [1, 2, 3, 0.5]}, r"action 'value': element \[3\] is 0.5"),
-        ({"value": np.ones((4, 1), int)}, r"environment 0 at .*'value'.*shape \[1\]"),
-        ({"speed": [1, 2, 3, 4]}, "environment 0 at .*unknown action 'speed'"),
-        ([1, 2, 3, 4], "mapping of names to arrays, got list; actions: 'value'"),
-    ],
-)
-def test_actions_are_checked_before_anything_is_sent(
-    echoes: Echoes, action: Any, text: str
-) -> None:
-    env = echoes(4)
-    with pytest.raises(SpecError, match=text):
-        env.step(action)
-    with pytest.raises(SpecError, match=text):
-        env.send(action)
-    assert env.step({"value": [1, 2, 3, 4]}).observation["value"].tolist() == [1, 2, 3, 4]
-
-
-def test_one_bad_action_of_many_is_named_and_none_is_sent(catch_server: Server) -> None:
-    with BatchedEnvironment(catch_server.address, 4, {"seed": 1, "rows": 3}) as env:
-        env.reset()
-        with pytest.raises(SpecError, match=r"environment 3 at localhost:\d+: action 'paddle'.*7"):
-            env.step({"paddle": [1, 1, 1, 7]})
-        assert env.step({"paddle": [1, 1, 1, 1]}).mid().all()
-        assert env.step({"paddle": [1, 1, 1, 1]}).last().all()
-
-
 def test_a_slow_environment_does_not_keep_the_others(echoes: Echoes) -> None:
     slow = patience(2.0)
     env = echoes(NUM_ENVS, lambda index: {"seconds": slow if index == 1 else 0.0}, num_batches=0)
