@@ -15,14 +15,14 @@ import pytest
 
 from dm_env_rpc_client import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.adaptors.gymnasium.informing import KINDS, ROWS, Informing, identical, informing
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.masked import Masked
-from tests.adaptors.gymnasium.proxied import Mirror
 from tests.adaptors.sameness import same
+from tests.reliability.recording import Seen
 from tests.support.interrupts import Interrupt
-from tests.support.one_file import one_file
 from tests.support.serving import serving
+from tests.travelling.environments.all import make as make_travelling
+from tests.travelling.told import difference
 
 pytest.importorskip("stable_baselines3")
 with warnings.catch_warnings():
@@ -40,76 +40,49 @@ PLACES: dict[str, dict[str, Any]] = {
     "two batches": {"num_batches": 2},
 }
 
-server = serving({"CartPole": cart_pole, "Mirror": Mirror, "Catch": Catch})
+server = serving({"CartPole": cart_pole, "Catch": Catch})
 
 
 def remote(server: Server, name: str, **settings: Any) -> Any:
     return contextlib.closing(RemoteSb3VecEnv(server.address, 3, {"environment": name, **settings}))
 
 
-@pytest.mark.parametrize("kind", ["box", "discrete", "multi-discrete"])
-@pytest.mark.parametrize("ends", ["terminated", "truncated", "both"])
-def test_steps_are_those_of_a_dummy_vec_env(server: Server, kind: str, ends: str) -> None:
-    local = DummyVecEnv(
-        [functools.partial(Mirror, kind, ends=ends, has_odd_infos=False) for _ in range(3)]
-    )
-    with remote(server, "Mirror", kind=kind, ends=ends, has_odd_infos=False) as envs:
-        assert envs.observation_space == local.observation_space
-        assert envs.action_space == local.action_space
-        for each in (envs, local):
-            each.seed(4)
-        assert same(envs.reset(), local.reset())
-        assert same(envs.reset_infos, local.reset_infos)
-        for _ in range(7):
-            actions = np.array([local.action_space.sample() for _ in range(3)])
-            assert same(envs.step(actions), local.step(actions))
+LIMITED = ("truncated", "both flags")
 
 
+@pytest.mark.row(61)
 @pytest.mark.parametrize("place", PLACES)
-def test_infos_are_those_of_a_dummy_vec_env(place: str) -> None:
-    with serve(informing) as server:
-        check_infos(server.address, **PLACES[place])
-
-
-def test_infos_of_the_one_file_server_are_those_of_a_dummy_vec_env() -> None:
-    with one_file("tests.adaptors.gymnasium.informing:informing") as address:
-        check_infos(address)
-
-
-def check_infos(address: str, **options: Any) -> None:
-    local = DummyVecEnv([functools.partial(Informing, row) for row in range(ROWS)])
-    wrong = {}
-    with remote_informing(address, **options) as envs:
-        for kind in KINDS:
-            found, expected = infos_of(envs, kind), infos_of(local, kind)
-            if not identical(found, expected):
-                wrong[kind] = found, expected
-    assert wrong == {}
-
-
-def remote_informing(address: str, **options: Any) -> Any:
-    settings = [{"row": row} for row in range(ROWS)]
-    return contextlib.closing(RemoteSb3VecEnv(address, ROWS, settings, **options))
-
-
-def infos_of(envs: Any, kind: str) -> list[Any]:
-    """The infos of a reset and of some steps, with those of the last resets."""
-    envs.seed(3)
-    envs.set_options({"kind": kind, "own": (1, None)})
-    envs.reset()
-    firsts = list(envs.reset_infos)
-    actions = np.zeros(ROWS, np.int64)
-    return [firsts, *((envs.step(actions)[3], list(envs.reset_infos)) for _ in range(6))]
+def test_steps_and_infos_are_those_of_a_dummy_vec_env(place: str, seen: Seen) -> None:
+    """The VecEnv adds its form to the infos by row that the table of `travelling` compares."""
+    with serve(make_travelling) as server:
+        for habit in ("no habit", "lists and tuples", "dicts", *LIMITED):
+            local = DummyVecEnv([functools.partial(make_travelling, habit, row) for row in (0, 1)])
+            settings = [{"habit": habit, "row": row} for row in (0, 1)]
+            with contextlib.closing(
+                RemoteSb3VecEnv(server.address, 2, settings, **PLACES[place])
+            ) as envs:
+                assert envs.observation_space == local.observation_space
+                assert envs.action_space == local.action_space
+                for each in (envs, local):
+                    each.seed(4)
+                    each.set_options({"own": (1, None)})
+                assert same(envs.reset(), local.reset())
+                for _ in range(7):
+                    assert not difference(envs.reset_infos, local.reset_infos)
+                    actions = np.array([local.action_space.sample() for _ in range(2)])
+                    assert not difference(envs.step(actions), local.step(actions)), habit
+            seen(cells=1)
 
 
 def test_an_interrupt_of_step_loses_no_step_without_an_error() -> None:
     """In front of any line of it: the next step follows the last one, or is an error."""
     line = 0
-    actions = np.zeros(ROWS, np.int64)
-    with serve(informing) as server:
+    actions = np.zeros(2, np.int64)
+    with serve(make_travelling) as server:
         while True:
             line += 1
-            with remote_informing(server.address) as envs:
+            own = RemoteSb3VecEnv(server.address, 2, {"habit": "no habit"})
+            with contextlib.closing(own) as envs:
                 envs.reset()
                 envs.step_async(actions)
                 with Interrupt(line, RemoteSb3VecEnv.step_wait) as interrupt:
@@ -121,7 +94,7 @@ def test_an_interrupt_of_step_loses_no_step_without_an_error() -> None:
                         break
                 assert interrupt.left == 0
                 with contextlib.suppress(EnvironmentsFailedError):
-                    assert envs.step(actions)[0][2].tolist() == [2, 1], f"line {line}"
+                    assert envs.step(actions)[0][1].tolist() == [1, -1], f"line {line}"
     assert line > 1
 
 

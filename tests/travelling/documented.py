@@ -90,14 +90,21 @@ DIFFERENT: Sequence[Different] = [
             "an environment with its own stream fails with FAILED_PRECONDITION at each step until "
             "a reset"
         ),
-        ["streams", "streams, SAME_STEP", "make", "make_async", "make, grpc"],
+        [
+            "streams",
+            "streams, SAME_STEP",
+            "infos by row, streams",
+            "make",
+            "make_async",
+            "make, grpc",
+        ],
         ["what follows an end that did not fit"],
         _until_a_reset,
     ),
     Different(
         "how-to/old-simulators.md",
         "environments from any version of gym or Gymnasium",
-        ["one file, Remote-v0"],
+        ["one file, Remote-v0", "infos by row, one file"],
         ["returns four values", "returns an observation alone"],
         _taken_as_of_gym,
     ),
@@ -123,7 +130,9 @@ UNLIKE: Mapping[tuple[str, str], tuple[str, str]] = {
         for way, habits in {
             "batch": _UNLIKE,
             "batch, SAME_STEP": _UNLIKE,
+            "batch, DISABLED": _UNLIKE,
             "batch, processes": _UNLIKE,
+            "two batches": (*_UNLIKE[:3], "a dict beside None"),
             "served VectorEnv": ("deep",),
         }.items()
         for habit in habits

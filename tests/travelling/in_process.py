@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +17,31 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dm_env_rpc_client.errors import SpecError
+from tests.travelling.environments.informing import (
+    COMPLEX,
+    DATES,
+    DATES_OF_PYTHON,
+    KEPT_ALONE,
+    MASKED,
+    SETS,
+    SUBCLASSES,
+)
 from tests.travelling.environments.usual import Habit
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told
 
 ROWS = (0, 1)
 
-OPTIONS = {"level": 3, "names": ["a", "b"]}
+OPTIONS: dict[str, Any] = {
+    "level": 3,
+    "names": ["a", "b"],
+    **{
+        f"{number} {name}": value
+        for number, values in enumerate(
+            (COMPLEX, DATES, DATES_OF_PYTHON, KEPT_ALONE, MASKED, SETS, SUBCLASSES)
+        )
+        for name, value in values.items()
+    },
+}
 """Those of each reset that somebody asks for."""
 
 _LEVELS = 7
@@ -150,16 +168,27 @@ def _info(value: Any, levels: int) -> Any:
     """An info, or a part of it, as it arrives."""
     if isinstance(value, Mapping) and levels:
         return {_info(key, levels - 1): _info(part, levels - 1) for key, part in value.items()}
-    if isinstance(value, list | tuple) and levels:
-        return type(value)(_info(part, levels - 1) for part in value)
-    if isinstance(value, set | frozenset) and levels:
-        return type(value)(_info(part, levels - 1) for part in value)
-    if value is None or isinstance(value, bytes | bool | np.ndarray | np.generic):
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(value, kind) and levels:
+            try:
+                return kind(_info(part, levels - 1) for part in value)
+            except TypeError:  # A part has no hash.
+                return repr(value)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        parts = np.empty_like(value)
+        parts.flat[:] = [_info(part, levels - 1) for part in value.flat]
+        return parts
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "V":
         return value
-    if isinstance(value, enum.Enum) and isinstance(value, str | int):
-        return value.value
-    if isinstance(value, str | int | float | complex | datetime.date | datetime.timedelta):
+    is_known = isinstance(value, bool | datetime.date | datetime.timedelta) or value is None
+    if is_known and getattr(value, "tzinfo", None) is None:
         return value
+    if isinstance(value, str):
+        return "".join(value)
+    bases: tuple[Any, ...] = bytes, int, float, complex
+    for base in bases:
+        if isinstance(value, base):
+            return base(value)
     return repr(value)
 
 
@@ -255,6 +284,25 @@ def row_of_infos(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
             is_nested = isinstance(values, Mapping)
             found[key] = row_of_infos(values, row) if is_nested else values[row]
     return found
+
+
+def by_row(tales: Sequence[Tale], calls: Sequence[Call]) -> list[Tale]:
+    """What Stable-Baselines3 tells of rows: SAME_STEP, infos as they are, rewards in float32.
+
+    There is one flag, beside that of a time limit.
+    """
+    told = in_same_step(in_vectors(tales, has_own_infos=True), tales, calls)
+    return [[_of_one_flag(event) for event in tale] for tale in told]
+
+
+def _of_one_flag(event: Event) -> Event:
+    if not isinstance(event, Told) or event.reward is None:
+        return event
+    is_over = bool(event.terminated or event.truncated)
+    is_truncated = bool(event.truncated and not event.terminated)
+    return event._replace(
+        reward=float(np.float32(event.reward)), terminated=is_over, truncated=is_truncated
+    )
 
 
 def in_same_step(tales: Sequence[Tale], alone: Sequence[Tale], calls: Sequence[Call]) -> list[Tale]:

@@ -66,7 +66,7 @@ def kept(value: Any) -> Any:
     """
     taken = copy.deepcopy(value)
     for array in _arrays(value):
-        if array.flags.writeable and array.dtype.kind in "iuf":
+        if array is not np.ma.masked and array.flags.writeable and array.dtype.kind in "iuf":
             array.fill(77)
     return taken
 
@@ -89,7 +89,7 @@ def _arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
 def difference(found: Any, expected: Any, place: str = "") -> str:
     """Returns where two values differ first, and how; nothing if they are the same.
 
-    Types, dtypes, shapes and the order of mappings count; NaN is itself.
+    Types, dtypes but for the order of bytes, shapes and the order of mappings count; NaN is itself.
     """
     if isinstance(expected, Failed):
         return _other_failure(found, expected, place)
@@ -122,18 +122,22 @@ def _other_failure(found: Any, expected: Failed, place: str) -> str:
 
 
 def _other_array(found: Any, expected: Any, place: str) -> str:
-    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+    dtypes = [each.dtype.newbyteorder("=") for each in (found, expected)]
+    if dtypes[0] != dtypes[1] or found.shape != expected.shape:
         return f"{place}: {found!r}, not {expected!r}"
-    if isinstance(expected, np.ma.MaskedArray):
-        for name in ("data", "mask", "fill_value"):
-            one, other = (np.asarray(getattr(each, name)) for each in (found, expected))
-            if text := difference(one, other, f"{place}.{name}"):
-                return text
-        return ""
+    if isinstance(expected, np.ma.MaskedArray) and expected is not np.ma.masked:
+        parts = zip(_parts_of_masked(found), _parts_of_masked(expected), strict=True)
+        return _first(difference(one, other, f"{place} masked") for one, other in parts)
     if expected.dtype == object:
         return difference(np.ravel(found).tolist(), np.ravel(expected).tolist(), place)
+    if expected is np.ma.masked:
+        return "" if found is expected else f"{place}: {found!r} is not masked"
     is_same = np.array_equal(found, expected, equal_nan=expected.dtype.kind in "fcmM")
     return "" if is_same else f"{place}: {found!r}, not {expected!r}"
+
+
+def _parts_of_masked(array: Any) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(array.data), np.ma.getmaskarray(array), np.asarray(array.fill_value)]
 
 
 def _first(texts: Iterator[str]) -> str:

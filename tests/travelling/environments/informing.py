@@ -6,7 +6,9 @@ import collections
 import datetime
 import enum
 import functools
+import zoneinfo
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 import dm_env
@@ -36,6 +38,50 @@ class Shade(str, enum.Enum):
     """Something that JSON has below its class."""
 
     DARK = "dark"
+
+
+class Bits(enum.IntFlag):
+    """Numbers that are more than one name."""
+
+    A = 1
+    B = 2
+
+
+class Long(enum.IntEnum):
+    """A number of more than 64 bits."""
+
+    MANY = 10**20
+
+
+class Rate(float, enum.Enum):
+    """A number with a fraction."""
+
+    SLOW = 0.5
+
+
+class Name(str):
+    """Its `str` and `repr` are others than its text."""
+
+    def __str__(self) -> str:
+        return "a name"
+
+    def __repr__(self) -> str:
+        return "<a name>"
+
+
+class Turn(complex):
+    """A complex number of a class of its own."""
+
+
+class Key(bytes):
+    """Bytes of a class of their own."""
+
+
+class HashableList(list[int]):
+    """Has no hash once it is a list of this package."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return 1
 
 
 class Unknown:
@@ -119,6 +165,10 @@ def _by_row(first: Any, second: Any) -> Habit:
     return _info(lambda env: {"odd": (first, second)[env.row]})
 
 
+def _by_rows(first: dict[str, Any], second: dict[str, Any]) -> Habit:
+    return _info(lambda env: dict((first, second)[env.row]))
+
+
 def _reward(value: Any, *text: str) -> Habit:
     refused = Refused(("returned a reward that is not a number",), ("step of Rewarding", *text))
     positions = (1, 2, 3, 5, 7) if text else ()
@@ -128,6 +178,49 @@ def _reward(value: Any, *text: str) -> Habit:
         "RsssRsRs" if text else "RsssrsRs",
     )
 
+
+COMPLEX: dict[str, Any] = {
+    "c": 1 + 2j, "inf": complex("inf"), "scalar": np.complex64(1 + 2j), "a": np.array([1j], "c8"),
+    "none": np.zeros((0, 2), "c16"), "0-d": np.array(1j), "order": np.array([1 + 2j, 3], ">c8"),
+}  # fmt: skip
+
+DATES: dict[str, Any] = {
+    "at": np.datetime64("2020-02-03"), "for": np.array([3], "m8[s]"),
+    "ns": np.datetime64("2020-01-01T10:20:30.123456789"), "never": np.datetime64("NaT", "s"),
+    "25 s": np.array("2020-01-01T00", "M8[25s]")[()],
+    "days": np.array(["2020-01-01", "NaT"], "M8[D]"),
+}  # fmt: skip
+
+DATES_OF_PYTHON: dict[str, Any] = {
+    "day": datetime.date(2020, 2, 3), "at": datetime.datetime(2020, 2, 3, 4, 5, 6, 7),
+    "for": datetime.timedelta(-1, 2, 3), "last": datetime.datetime.max,
+    "longest": datetime.timedelta.max,
+}  # fmt: skip
+
+MASKED: dict[str, Any] = {
+    "masked": _MASKED,
+    "with a fill value": np.ma.array([1.5, 2.5], mask=[True, False], fill_value=-7.0),
+    "without a mask": np.ma.array([1, 2]), "all masked": np.ma.array([1, 2], mask=True),
+    "texts": np.ma.array(["ab", "cd"], mask=[True, False], fill_value="zz"),
+    "complex": np.ma.array([1j, 2.0], mask=[True, False]),
+}  # fmt: skip
+
+SETS: dict[str, Any] = {
+    "set": {1, "x", (2, 3.5), b"y", None, np.int8(4)}, "of sets": {frozenset({5})},
+    "frozen": frozenset({1.5, datetime.date(2020, 2, 3)}), "of": [set(), {None}],
+}  # fmt: skip
+
+SUBCLASSES: dict[str, Any] = {
+    "dark": Shade.DARK, "types": [dm_env.StepType.FIRST, (Shade.DARK, Rate.SLOW, Turn(1j))],
+    "name": Name("bob"), "key": Key(b"k"), "set": {Shade.DARK},
+}  # fmt: skip
+
+KEPT_ALONE: dict[str, Any] = {
+    "bits": Bits.A | Bits.B, "slow": Rate.SLOW, "long": Long.MANY, "turn": Turn(1j),
+    "keys": {dm_env.StepType.MID: Shade.DARK, Name("n"): 2},
+    "of": np.array([Shade.DARK, Long.MANY], object),
+}  # fmt: skip
+"""Subclasses that Gymnasium puts into arrays of objects, and the plain numbers in others."""
 
 INFOS: dict[str, Habit] = {
     "numbers": _info(
@@ -152,20 +245,25 @@ INFOS: dict[str, Habit] = {
     "keys in order": _same({"z": 1, "a": 2, "m": {"y": 1, "b": 2}}),
     "keys of others": _same({"_x": 1, "x": 2, "seed": 4, "observation": 5}),
     "keys of vector environments": _same({"final_obs": 3, "final_info": {"a": 1}}),
-    "complex numbers": _same({"c": 1 + 2j, "a": np.array([1j], np.complex64)}),
-    "dates": _same({"at": np.datetime64("2020-02-03"), "for": np.array([3], "m8[s]")}),
-    "a masked array": _same({"masked": _MASKED}),
-    "objects": _same(
-        {"what": Unknown(), "red": Colour.RED, "view": {"x": 1}.keys(), "time": datetime.time(1)}
-    ),
-    "dates of Python": _same(
-        {
-            "day": datetime.date(2020, 2, 3), "at": datetime.datetime(2020, 2, 3, 4, 5, 6, 7),
-            "for": datetime.timedelta(1, 2, 3),
-        }
-    ),
-    "sets": _same({"set": {1, "x", (2, 3)}, "frozen": frozenset({1.5}), "of": [set(), {None}]}),
-    "enums of texts and numbers": _same({"dark": Shade.DARK, "types": [dm_env.StepType.FIRST]}),
+    "complex numbers": _same(COMPLEX),
+    "dates": _same(DATES),
+    "masked arrays": _same(MASKED),
+    "arrays of every dtype": _same({
+        code: np.zeros((2, 1), code) for code in "?bBhHiIqQefdgFD"
+    }),
+    "long doubles and bytes": _same({
+        "long": np.longdouble(1.5), "longs": np.array([1.5, 2.5], np.longdouble),
+        "half": np.float16(1.5), "bytes": np.array([b"ab", b"c\x00d"]),
+        "order": np.array([1, 2], ">i4"),
+    }),
+    "objects": _same({
+        "what": Unknown(), "red": Colour.RED, "view": {"x": 1}.keys(), "time": datetime.time(1),
+        "class": dict, "path": PurePosixPath("/x"), "set": {HashableList([1])},
+        "zone": datetime.datetime(2020, 2, 3, tzinfo=zoneinfo.ZoneInfo("UTC")),
+    }),
+    "dates of Python": _same(DATES_OF_PYTHON),
+    "sets": _same(SETS),
+    "subclasses of texts": _same(SUBCLASSES),
     "an array of objects": _same({"mixed": np.array([1, "a", None, [2]], object)}),
     "an OrderedDict": _same({"o": collections.OrderedDict(b=1, a=2)}),
     "integers of 2**63": _same({"large": 1 << 63, "huge": 10**30}),
@@ -183,8 +281,32 @@ INFOS: dict[str, Habit] = {
 }  # fmt: skip
 """Those that surprise by their infos, by name."""
 
+OWN: dict[str, Habit] = {
+    "masked": _same({"it": np.ma.masked}),
+    "subclasses of numbers": _same(KEPT_ALONE),
+    "records": _same({"record": np.array([(1, 2)], "i4,i4"), "void": np.void(b"ab")}),
+    "surrogates": _by_row("\0", "\ud800\u20ac\U0001f600"),
+    "a dict beside a number": _by_row(4, {"a": {"b": 1}}),
+    "other keys beside": _by_row({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}),
+    "a list beside a tuple": _by_row([1, 2], (1, 2)),
+    "0-d beside 0-d": _by_row(np.array(1), np.array(2.5)),
+    "2**64 beside 1": _by_row(1, 1 << 64),
+    "keys with underscores": _by_rows({"_it": 1}, {"_it": [True], "it": 3, "__it": 5}),
+    "keys of Gymnasium": _by_rows({"final_obs": 1}, {"final_info": 2, "_final_obs": 3}),
+    "keys of Stable-Baselines3": _by_rows(
+        {"episode": {"r": 1.0, "l": 3, "t": 0.1}}, {"is_success": np.bool_(True)}
+    ),
+    "keys of this package": _by_rows(
+        {"rows": 1, "info": {"info": 2}, "truncated": 3}, {"discount": 1, "gymnasium": "", "0": 1}
+    ),
+    "names with periods and spaces": _by_rows({"a.b": 1, "a": {"b": 2}}, {" ": 1, "": 2}),
+    "another order beside": _by_rows({"b": 1, "a": 2}, {"a": 1, "b": 2}),
+}
+"""Infos of rows that vector environments of Gymnasium change, or cannot put together."""
+
 HABITS: dict[str, Habit] = {
     **INFOS,
+    **OWN,
     # Rewards.
     "an int": _reward(3),
     "True": _reward(True),

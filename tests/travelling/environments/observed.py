@@ -75,7 +75,7 @@ class Echoing(Usual):
 
     def inform(self) -> Any:
         if self.steps == 0:
-            return {"given": repr(self.was_given)}
+            return {"given": [self.was_given]}
         return {"action": repr(self.action), "kind": str(type(self.action))}
 
 

@@ -13,7 +13,16 @@ from dm_env_rpc_client.recording import replay
 from tests.travelling.environments import informing
 from tests.travelling.environments.all import AGENTS, DM_ENV, GYMNASIUM
 from tests.travelling.environments.usual import Habit
-from tests.travelling.in_process import ROWS, alone, by_place, in_same_step, in_vectors, sent, whole
+from tests.travelling.in_process import (
+    ROWS,
+    alone,
+    by_place,
+    by_row,
+    in_same_step,
+    in_vectors,
+    sent,
+    whole,
+)
 from tests.travelling.timed_in_process import Named, timed_alone, timed_in_rows
 from tests.travelling.told import Call, Failed, Tale, Timed
 from tests.travelling.ways.agents import agents_alone, play_parallel
@@ -24,7 +33,7 @@ from tests.travelling.ways.dm_env_clients import (
     play_make_of_batch,
     read_episodes,
 )
-from tests.travelling.ways.gymnasium_clients import play_single, play_vector
+from tests.travelling.ways.gymnasium_clients import play_by_row, play_single, play_vector
 from tests.travelling.ways.places import Places
 
 Play = Callable[[Places, str, Sequence[Call]], list[Tale]]
@@ -64,6 +73,10 @@ def _vector(habit: Habit) -> list[Tale]:
 def _same_step(habit: Habit) -> list[Tale]:
     rows = [sent(alone(habit, row)) for row in ROWS]
     return in_same_step(in_vectors(rows), rows, habit.calls)
+
+
+def _by_row(habit: Habit) -> list[Tale]:
+    return by_row([sent(alone(habit, row)) for row in ROWS], habit.calls)
 
 
 def _stacked(habit: Habit) -> list[Tale]:
@@ -127,6 +140,10 @@ def _rows(place: str = "own", **options: Any) -> Play:
     return play
 
 
+def _infos_by_row(place: str = "own", **options: Any) -> Play:
+    return lambda places, habit, calls: play_by_row(getattr(places, place), habit, calls, **options)
+
+
 def _make(place: str = "own", **options: Any) -> Play:
     return lambda places, habit, calls: play_make(
         getattr(places, place), habit, calls, seeds=habit in GYMNASIUM, **options
@@ -153,7 +170,9 @@ def _replayed(play: Callable[..., list[Tale]]) -> Play:
 
     def both(places: Places, habit: str, calls: Sequence[Call]) -> list[Tale]:
         path = places.path()
-        options = {"seeds": habit in GYMNASIUM} if play is play_make else {}
+        options: dict[str, Any] = {}
+        if play is play_make:
+            options = {"seeds": habit in GYMNASIUM}
         recorded = play(places.own, habit, calls, record=path, **options)
         if isinstance(recorded[0][0], Failed):
             return recorded
@@ -182,19 +201,45 @@ _UNSTACKED = (
     # Gymnasium cannot put these infos together.
     "integers of 2**63", "3 beside None", "arrays of different length", "one info for all",
 )  # fmt: skip
-_STACKED = {name: habit for name, habit in GYMNASIUM.items() if name not in _UNSTACKED}
+IN_VECTORS = {name: habit for name, habit in GYMNASIUM.items() if name not in informing.OWN}
+"""The environments of Gymnasium whose infos its vector environments put together."""
 
-IN_SAME_STEP = {
+_STACKED = {name: habit for name, habit in IN_VECTORS.items() if name not in _UNSTACKED}
+
+_WITHOUT_SECOND_RESET = {
+    # The calls would be others.
     name: habit
     for name, habit in GYMNASIUM.items()
-    # Gymnasium itself has these keys then; and the calls would be others.
-    if name not in ("keys of vector environments", "raises in the next reset")
+    if name != "raises in the next reset"
+}
+_UNTIL_THE_END = {
+    name: habit
+    for name, habit in _WITHOUT_SECOND_RESET.items()
+    # Streams fail then, as of `streams`.
+    if name != "what follows an end that did not fit"
+}
+IN_SAME_STEP = {
+    name: habit
+    for name, habit in _WITHOUT_SECOND_RESET.items()
+    # Gymnasium itself has these keys then.
+    if name in IN_VECTORS and name != "keys of vector environments"
 }
 """The environments of Gymnasium that are played in the autoreset mode SAME_STEP."""
 
+_WITH_MASKS = {
+    # A reset with a mask has other options, in SyncVectorEnv as well.
+    name: habit
+    for name, habit in IN_VECTORS.items()
+    if not name.startswith("tells")
+}
+
 # Clients of dm_env see no infos.
 _OF_BOTH = {
-    **{name: habit for name, habit in GYMNASIUM.items() if name not in informing.INFOS},
+    **{
+        name: habit
+        for name, habit in GYMNASIUM.items()
+        if name not in informing.INFOS and name not in informing.OWN
+    },
     **DM_ENV,
 }
 
@@ -207,8 +252,9 @@ def _apart(habits: Mapping[str, Habit]) -> Mapping[str, Habit]:
 WAYS: Mapping[str, Way] = {
     # Environments and clients of Gymnasium.
     "Remote-v0": Way(_remote(), _single, GYMNASIUM),
-    "streams": Way(_rows(num_batches=0), _vector, _apart(GYMNASIUM)),
-    "batch": Way(_rows(), _vector, GYMNASIUM),
+    "streams": Way(_rows(num_batches=0), _vector, _apart(IN_VECTORS)),
+    "batch": Way(_rows(), _vector, IN_VECTORS),
+    "infos by row": Way(_infos_by_row(), _by_row, _WITHOUT_SECOND_RESET),
     "batch, SAME_STEP": Way(
         _rows(autoreset_mode=AutoresetMode.SAME_STEP), _same_step, IN_SAME_STEP, False
     ),
@@ -217,7 +263,30 @@ WAYS: Mapping[str, Way] = {
     "Remote-v0, replayed": Way(_replayed(play_single), _single, GYMNASIUM, False),
     "Remote-v0, grpc": Way(_remote("grpc", transport="grpc"), _single, GYMNASIUM, False),
     "Remote-v0, processes": Way(_remote("processes"), _single, GYMNASIUM, False),
-    "batch, processes": Way(_rows("processes"), _vector, GYMNASIUM, False),
+    "batch, processes": Way(_rows("processes"), _vector, IN_VECTORS, False),
+    "two batches": Way(_rows(num_batches=2), _vector, _apart(IN_VECTORS), False),
+    "batch, DISABLED": Way(
+        _rows(autoreset_mode=AutoresetMode.DISABLED), _vector, _WITH_MASKS, False
+    ),
+    "streams, DISABLED": Way(
+        _rows(autoreset_mode=AutoresetMode.DISABLED, num_batches=0),
+        _vector,
+        _apart(_WITH_MASKS),
+        False,
+    ),
+    "infos by row, streams": Way(
+        _infos_by_row(num_batches=0), _by_row, _apart(_WITHOUT_SECOND_RESET), False
+    ),
+    "infos by row, two batches": Way(
+        _infos_by_row(num_batches=2), _by_row, _apart(_WITHOUT_SECOND_RESET), False
+    ),
+    "infos by row, processes": Way(
+        _infos_by_row("processes"), _by_row, _WITHOUT_SECOND_RESET, False
+    ),
+    "infos by row, replayed": Way(_replayed(play_by_row), _by_row, _WITHOUT_SECOND_RESET, False),
+    "infos by row, one file": Way(
+        _infos_by_row("one_file"), _by_place(_by_row), _UNTIL_THE_END, False
+    ),
     "streams, SAME_STEP": Way(
         _rows(autoreset_mode=AutoresetMode.SAME_STEP, num_batches=0),
         _same_step,

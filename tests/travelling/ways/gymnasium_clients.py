@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from dm_env_rpc_client.adaptors.gymnasium.dict_vector_env import DictVectorEnv
 from dm_env_rpc_client.adaptors.gymnasium.from_dm_env import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import DmEnvRpcError, EnvironmentsFailedError
@@ -125,6 +127,9 @@ class _Vector:
                 given = {"seed": seeds, "options": dict(OPTIONS)}
             observations, infos = kept(envs.reset(**given))
             return [Told(*each) for each in self._rows(observations, infos)]
+        if call == "r" and self._mode is AutoresetMode.DISABLED:
+            mask = {"reset_mask": np.ones(len(ROWS), np.bool_)}
+            return [Told(*each) for each in self._rows(*kept(envs.reset(options=mask)))]
         actions = actions_of_rows(envs.single_action_space, position)
         observations, rewards, terminated, truncated, infos = kept(envs.step(actions))
         finals = infos
@@ -147,3 +152,56 @@ class _Vector:
     def _rows(self, observations: Any, infos: Any) -> list[tuple[Any, Any]]:
         seen = rows_of_observations(self._envs.single_observation_space, observations)
         return [(each, row_of_infos(infos, row)) for row, each in zip(ROWS, seen, strict=True)]
+
+
+def play_by_row(address: str, habit: str, calls: Sequence[Call], **options: Any) -> list[Tale]:
+    """Plays all rows at once, each with its own info, as the VecEnv of Stable-Baselines3 does."""
+    settings = [{"habit": habit, "row": row} for row in ROWS]
+    options = {"autoreset_mode": AutoresetMode.SAME_STEP, **options}
+    try:
+        envs = DictVectorEnv(address, len(ROWS), settings, **options)
+    except Exception as error:
+        return [[first_failure(error)] for _ in ROWS]
+    with envs:
+        opened = Opened(envs.action_space, envs.single_observation_space)
+        tales: list[Tale] = [[opened] for _ in ROWS]
+        begun: list[Event] | None = None
+        for position, call in enumerate(calls):
+            try:
+                if call == "r" and begun is not None:
+                    events, begun = begun, None
+                else:
+                    events, begun = _called(envs, call, position)
+            except Exception as error:
+                events, begun = rows_of_failure(error), None
+            for tale, event in zip(tales, events, strict=True):
+                tale.append(event)
+        return tales
+
+
+def _called(
+    envs: DictVectorEnv, call: Call, position: int
+) -> tuple[list[Event], list[Event] | None]:
+    """Returns what the rows are told, and what began in the same step."""
+    space = envs.single_observation_space
+    firsts: list[dict[str, Any]] = [{} for _ in ROWS]
+    if call == "R":
+        seeds = [seed_of(row) for row in ROWS]
+        seen = rows_of_observations(space, kept(envs.reset_each(seeds, dict(OPTIONS), firsts)))
+        return [*map(Told, seen, kept(firsts))], None
+    actions = actions_of_rows(envs.single_action_space, position)
+    observations, rewards, dones, infos = kept(envs.step_each(actions, firsts))
+    assert rewards.dtype == np.float32
+    seen = rows_of_observations(space, observations)
+    limits = [info.pop("TimeLimit.truncated") for info in infos]
+    begun: list[Event] | None = None
+    if dones.all():
+        begun = [*map(Told, seen, kept(firsts))]
+        seen = [info.pop("terminal_observation") for info in infos]
+    if call == "r":
+        return [*map(Told, seen, infos)], None
+    flags = zip(map(bool, dones), limits, strict=True)
+    return [
+        Told(observation, info, float(reward), *ends)
+        for observation, info, reward, ends in zip(seen, infos, rewards, flags, strict=True)
+    ], begun
