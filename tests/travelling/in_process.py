@@ -135,7 +135,7 @@ def sent(tale: Tale) -> Tale:
 def _sent(space: spaces.Space[Any], event: Any) -> Event:
     if not isinstance(event, Told):
         return event  # type: ignore[no-any-return]
-    observation, info = element(space, event.observation), _info(event.info, _LEVELS)
+    observation, info = element(space, event.observation), arrived(event.info)
     if event.reward is None:
         return Told(observation, info)
     flags = bool(event.terminated), bool(event.truncated)
@@ -164,19 +164,19 @@ def element(space: Any, value: Any) -> Any:
     return value
 
 
-def _info(value: Any, levels: int) -> Any:
+def arrived(value: Any, levels: int = _LEVELS) -> Any:
     """An info, or a part of it, as it arrives."""
     if isinstance(value, Mapping) and levels:
-        return {_info(key, levels - 1): _info(part, levels - 1) for key, part in value.items()}
+        return {arrived(key, levels - 1): arrived(part, levels - 1) for key, part in value.items()}
     for kind in (list, tuple, set, frozenset):
         if isinstance(value, kind) and levels:
             try:
-                return kind(_info(part, levels - 1) for part in value)
+                return kind(arrived(part, levels - 1) for part in value)
             except TypeError:  # A part has no hash.
                 return repr(value)
     if isinstance(value, np.ndarray) and value.dtype == object:
         parts = np.empty_like(value)
-        parts.flat[:] = [_info(part, levels - 1) for part in value.flat]
+        parts.flat[:] = [arrived(part, levels - 1) for part in value.flat]
         return parts
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "V":
         return value

@@ -84,7 +84,7 @@ def test_every_step_is_that_of_gymnasiums_own(
     options: dict[str, Any] = {"autoreset_mode": mode, "num_batches": num_batches}
     found = RemoteVectorEnv(server.address, NUM_ENVS, named, **options)
     with contextlib.closing(found), contextlib.closing(expected):
-        assert found.metadata["autoreset_mode"] is mode
+        assert found.metadata["autoreset_mode"] is found.autoreset_mode is mode
         assert found.single_observation_space == expected.single_observation_space
         assert found.single_action_space == expected.single_action_space
         assert found.observation_space == expected.observation_space

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,11 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, cart_pole, local_environment
-from tests.adaptors.gymnasium.proxied import SPACES, Mirror
+from tests.adaptors.gymnasium.proxied import Mirror
 from tests.adaptors.sameness import same
 from tests.support.serving import serving
 
@@ -107,16 +104,6 @@ def test_wrappers_do_the_same(server: Server) -> None:
                 assert same(env.reset(), local.reset())
 
 
-def test_frames_of_every_step(server: Server) -> None:
-    local = wrappers.RenderCollection(Mirror(render_mode="rgb_array"))
-    with wrappers.RenderCollection(remote(server, "Mirror", render_mode="rgb_array")) as env:
-        for each in (local, env):
-            each.reset()
-            for _ in range(3):
-                each.step(1)
-        assert same(env.render(), local.render())
-
-
 def test_videos(server: Server, tmp_path: Path) -> None:
     pytest.importorskip("moviepy")
     with wrappers.RecordVideo(
@@ -129,86 +116,6 @@ def test_videos(server: Server, tmp_path: Path) -> None:
             env.step(1)
         env.reset()
     assert (tmp_path / "videos" / "rl-video-episode-0.mp4").stat().st_size > 0
-
-
-@contextlib.contextmanager
-def pair(
-    server: Server, kind: str, mode: AutoresetMode, **kwargs: Any
-) -> Iterator[tuple[RemoteVectorEnv, SyncVectorEnv]]:
-    """The same environments twice; they end after 2, 3 and 4 steps, in three ways."""
-    settings = [
-        {"kind": kind, "length": index + 2, "ends": ends}
-        for index, ends in enumerate(("terminated", "truncated", "both"))
-    ]
-    local = SyncVectorEnv(
-        [functools.partial(Mirror, **each) for each in settings],  # type: ignore[arg-type]
-        autoreset_mode=mode,
-    )
-    envs = RemoteVectorEnv(
-        server.address,
-        NUM_ENVS,
-        [{"environment": "Mirror", **each} for each in settings],
-        autoreset_mode=mode,
-        **kwargs,
-    )
-    with contextlib.closing(envs), contextlib.closing(local):
-        yield envs, local
-
-
-KINDS = ["box", "discrete", "text", "tuple", "dict with difficult keys", "one of", "graph"]
-
-
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_that_of_local_environments(
-    server: Server, kind: str, mode: AutoresetMode
-) -> None:
-    with pair(server, kind, mode) as (envs, local):
-        assert envs.single_observation_space == local.single_observation_space == SPACES[kind]
-        assert envs.observation_space == local.observation_space
-        assert envs.action_space == local.action_space
-        assert envs.metadata == local.metadata
-        assert same(envs.reset(seed=1), local.reset(seed=1))
-        local.action_space.seed(1)
-        for _ in range(12):
-            actions = local.action_space.sample()
-            assert same(envs.step(actions), local.step(actions))
-        options = {"why": ("not", 1)}
-        assert same(envs.reset(seed=[3, 2, 4], options=options)[1]["options"],
-                    local.reset(seed=[3, 2, 4], options=options)[1]["options"])  # fmt: skip
-
-
-def test_what_has_arrived_has_its_infos(server: Server) -> None:
-    with pair(server, "discrete", AutoresetMode.NEXT_STEP, num_batches=2) as (envs, _):
-        envs.reset(seed=1)
-        envs.send(np.array([2, 0]), [2, 0])
-        observations, rewards, _, _, infos, ids = envs.recv(2)
-        assert sorted(ids) == [0, 2]
-        assert observations.tolist() == [2 if index == 2 else 0 for index in ids]
-        assert rewards.tolist() == [0.1, 0.1]
-        assert infos["whole"].tolist() == [1, 1]
-        assert infos["_nested"].tolist() == [True, True]
-        assert infos["mask"].shape == (2, 3)
-
-
-def test_resets_of_some(server: Server) -> None:
-    with pair(server, "discrete", AutoresetMode.DISABLED) as (envs, local):
-        assert same(envs.reset(seed=1), local.reset(seed=1))
-        for _ in range(2):
-            assert same(envs.step(np.ones(3, int)), local.step(np.ones(3, int)))
-        mask = np.array([True, False, False])
-        found = envs.reset(seed=[5, None, None], options={"reset_mask": mask.copy()})
-        expected = local.reset(seed=[5, None, None], options={"reset_mask": mask.copy()})
-        assert same(found, expected)
-
-
-def test_batches_that_are_none(server: Server) -> None:
-    with pair(server, "discrete", AutoresetMode.NEXT_STEP) as (envs, _):
-        envs.reset()
-        for actions in (1, np.zeros(2, int), {"action": 1}):
-            with pytest.raises(ValueError, match=r"expected (3|numbers)"):
-                envs.step(actions)
-        envs.step(np.zeros(3, int))
 
 
 def test_make_vec_and_wrappers_of_vectors(server: Server) -> None:
@@ -239,14 +146,15 @@ def test_make_vec_and_wrappers_of_vectors(server: Server) -> None:
 
 
 def test_batches_render(server: Server) -> None:
-    with pair(server, "discrete", AutoresetMode.NEXT_STEP, render_mode="rgb_array") as (envs, _):
+    mirror = {"environment": "Mirror"}
+    with RemoteVectorEnv(server.address, 3, mirror, render_mode="rgb_array") as envs:
         envs.reset()
         envs.step(np.zeros(3, int))
         frames = envs.render()
         assert frames is not None
         assert [frame.tolist() for frame in frames] == [np.ones((2, 3, 3)).tolist()] * 3
     with pytest.warns(UserWarning, match="does not render in mode 'depth'"):
-        envs = RemoteVectorEnv(server.address, 2, {"environment": "Mirror"}, render_mode="depth")
-    with contextlib.closing(envs):
+        envs = RemoteVectorEnv(server.address, 2, mirror, render_mode="depth")
+    with envs:
         envs.reset()
         assert envs.render() is None

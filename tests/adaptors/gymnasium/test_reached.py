@@ -11,13 +11,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import DmEnvRpcError
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumProxy, to_dm_env
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
-from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.server import Server, serve
 
 ID = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -112,37 +111,6 @@ def test_lists_of_frames_of_rows(server: Server, num_batches: int) -> None:
         envs.step(np.array([1, 1]))
         for row in envs.render() or ():
             np.testing.assert_array_equal(row, np.array([np.full((2, 2, 3), n) for n in (0, 1)]))
-
-
-@pytest.mark.parametrize("mode", ["human", "human_list", "depth_array_list"])
-def test_a_mode_that_there_is_not_is_still_a_warning(server: Server, mode: str) -> None:
-    with pytest.warns(UserWarning, match="does not render in mode"):
-        env = gymnasium.make(ID, address=server.address, render_mode=mode).unwrapped
-    assert env.render_mode is None
-    env.close()
-
-
-@pytest.mark.parametrize("num_batches", [0, 1])
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_the_mode_of_resets_is_an_attribute(mode: AutoresetMode, num_batches: int) -> None:
-    own = gymnasium.vector.SyncVectorEnv([drawn], autoreset_mode=mode)
-    for factory in (drawn, Catch):
-        with (
-            serve(factory) as server,
-            contextlib.closing(
-                RemoteVectorEnv(server.address, 2, autoreset_mode=mode, num_batches=num_batches)
-            ) as envs,
-        ):
-            assert envs.autoreset_mode is own.autoreset_mode is mode
-            assert envs.metadata["autoreset_mode"] is mode
-
-
-def test_the_mode_of_a_vector_environment_at_the_server_is_an_attribute() -> None:
-    def vector() -> Any:
-        return gymnasium.vector.SyncVectorEnv([drawn] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-
-    with serve(vector) as server, contextlib.closing(RemoteVectorEnv(server.address)) as envs:
-        assert envs.autoreset_mode is AutoresetMode.SAME_STEP
 
 
 # Methods and attributes that a server allows.

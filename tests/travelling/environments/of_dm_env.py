@@ -247,6 +247,11 @@ HABITS: dict[str, Habit] = {
         script=[_SCRIPT[0], (MID, 1.0, 0.25), (MID, 2.0, 0.5), (LAST, 3.0, 0.75)],
         discount=specs.Array((), np.float32, "d"),
     ),
+    "several discounts": _timed(
+        script=[_SCRIPT[0], *((MID, 1.0, np.array([0.5, 0.25], "f4")) for _ in (1, 2)),
+                (LAST, 3.0, np.array([0.5, 0.0], "f4"))],
+        discount=specs.Array((2,), np.float32, "d"),
+    ),
     "a reward of integers": _timed(
         script=[_SCRIPT[0], (MID, 1, 1.0), (MID, np.int8(2), 1.0), (LAST, 3, 0.0)],
         reward=specs.Array((), np.int64, "r"),
