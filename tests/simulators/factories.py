@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 ROWS = 4
-SEED = 5
 
 
 def gymnax_cart_pole(num_envs: int = ROWS) -> Any:
@@ -32,14 +31,14 @@ def _snake() -> Any:
     return Snake(num_rows=5, num_cols=5, time_limit=30)
 
 
-def jumanji_dm_env(seed: int = SEED) -> Any:
+def jumanji_dm_env(seed: int = 5) -> Any:
     import jax
     from jumanji.wrappers import JumanjiToDMEnvWrapper
 
     return JumanjiToDMEnvWrapper(_snake(), jax.random.PRNGKey(seed))
 
 
-def jumanji_gymnasium(seed: int = SEED) -> Any:
+def jumanji_gymnasium(seed: int = 5) -> Any:
     from jumanji.wrappers import JumanjiToGymWrapper
 
     return JumanjiToGymWrapper(_snake(), seed)
@@ -66,5 +65,5 @@ def vmas_agents(num_envs: int = ROWS) -> Any:
     return _waterfall("gymnasium_vec", num_envs, 2)
 
 
-def vmas_single(seed: int = SEED) -> Any:
+def vmas_single(seed: int = 5) -> Any:
     return _waterfall("gymnasium", 1, 1, seed=seed)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dm_env
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, make, recording
+from dm_env_rpc_client import DmEnvRpcError, make, recording
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.protocol.batches import STEP_TYPE, WORLD_AUTORESET_MODE, WORLD_FORM
-from tests.adaptors.gymnasium.known import REMOTE
+from dm_env_rpc_client.protocol.batches import STEP_TYPE, WORLD_AUTORESET_MODE
+from dm_env_rpc_client.server import serve
+from tests.adaptors.gymnasium.batches import SEED, WAYS, check, episodes, named
 from tests.adaptors.sameness import same
 from tests.simulators import factories, kinds
-from tests.simulators.kinds import Returned, Single, episodes, served
+from tests.simulators.kinds import served
 from tests.support.programs import run_python
+from tests.travelling.environments.usual import Habit
+from tests.travelling.in_process import alone, sent
+from tests.travelling.timed_in_process import timed_alone, timed_in_rows
+from tests.travelling.told import difference
+from tests.travelling.ways.dm_env_clients import play_batched, play_make
+from tests.travelling.ways.gymnasium_clients import play_single
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,99 +43,54 @@ STEPS = 500
 class Served:
     """A simulator, and the address of its server."""
 
-    kind: Any
+    name: str
     address: str
 
 
 @pytest.fixture(scope="module", params=kinds.ROWS)
 def rows(request: pytest.FixtureRequest) -> Iterator[Served]:
-    kind = kinds.ROWS[request.param]
-    pytest.importorskip(kind.needs)
-    with served(kind.factory, "--autoreset-mode", kind.mode) as address:
-        yield Served(kind, address)
+    batch = kinds.ROWS[request.param]
+    pytest.importorskip(batch.needs)
+    with served(request.param, "--autoreset-mode", str(batch.mode)) as address:
+        yield Served(request.param, address)
 
 
-@pytest.fixture(scope="module", params=kinds.SINGLES)
-def single(request: pytest.FixtureRequest) -> Iterator[Served]:
-    kind = kinds.SINGLES[request.param]
-    pytest.importorskip(kind.needs)
-    with served(kind.factory) as address:
-        yield Served(kind, address)
+@pytest.fixture(scope="module", params=[*kinds.ROWS, *kinds.SINGLES])
+def either(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a simulator that steps a batch, or one environment."""
+    batch = kinds.ROWS.get(request.param)
+    pytest.importorskip(batch.needs if batch else kinds.SINGLES[request.param])
+    options = ["--autoreset-mode", str(batch.mode)] if batch else []
+    with served(request.param, *options) as address:
+        yield address
 
 
-def flat(action: Any) -> dict[str, Any]:
-    """An action as dm_env's clients send it."""
-    if isinstance(action, tuple):
-        return {str(index): part for index, part in enumerate(action)}
-    return {"action": action}
+@functools.cache
+def played(name: str, steps: int = STEPS) -> Any:
+    return episodes(kinds.ROWS[name], steps)
 
 
-def observed(observation: Any) -> dict[str, Any]:
-    """An observation as dm_env's clients receive it."""
-    if isinstance(observation, tuple):
-        return {str(index): part for index, part in enumerate(observation)}
-    return observation if isinstance(observation, dict) else {"observation": observation}
-
-
-def check_timestep(timestep: dm_env.TimeStep, expected: Returned, begins: bool) -> None:
-    parts = dict(timestep.observation)
-    kind = parts.pop(STEP_TYPE, timestep.step_type)
-    assert same(parts, observed(expected.observation))
-    if begins:
-        assert (np.asarray(kind) == 0).all()
-        return
-    np.testing.assert_array_equal(timestep.reward, expected.reward)
-    np.testing.assert_array_equal(timestep.discount, 1.0 - expected.terminated)
-    np.testing.assert_array_equal(kind == 2, expected.terminated | expected.truncated)
-
-
-def test_make_vec_returns_the_same(rows: Served) -> None:
-    actions, results = episodes(rows.kind.factory, STEPS)
-    ends = 0
-    envs = gymnasium.make_vec(REMOTE, factories.ROWS, address=rows.address)
-    with envs:  # type: ignore[attr-defined]  # It is a RemoteVectorEnv.
-        assert envs.metadata["autoreset_mode"] is AutoresetMode[rows.kind.mode]
-        for number, (action, expected) in enumerate(zip(actions, results, strict=True)):
-            if action is None:
-                observation, infos = envs.reset(seed=None if number else factories.SEED)
-                got = Returned(observation, infos=infos)
-            else:
-                got = Returned(*envs.step(action))
-                ends += int((got.terminated | got.truncated).sum())
-            assert same(tuple(got), tuple(expected)), (number, got, expected)
-    assert ends >= 20
-
-
-@pytest.mark.parametrize("way", ["make", "BatchedEnvironment"])
-def test_timesteps_are_the_same(rows: Served, way: str) -> None:
-    actions, results = episodes(rows.kind.factory, STEPS)
-    with make(rows.address) if way == "make" else BatchedEnvironment(rows.address) as env:
-        for number, (action, expected) in enumerate(zip(actions, results, strict=True)):
-            if action is None:
-                timestep = env.reset() if number else env.reset({"seed": factories.SEED})
-            else:
-                timestep = env.step(flat(action))
-            check_timestep(timestep, expected, action is None)
-        if way == "make":
-            form = PropertiesExtension(env.connection)[WORLD_FORM]  # type: ignore[union-attr]
-            assert form == f"{rows.kind.form}, {rows.kind.mode}"
+@pytest.mark.parametrize("way", WAYS)
+def test_every_step_is_that_of_the_batch_in_this_process(rows: Served, way: str) -> None:
+    check(kinds.ROWS[rows.name], way, rows.address, played(rows.name))
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("factory", ["gymnax_cart_pole", "brax_pendulum"])
 def test_no_action_is_changed_in_any_mode(factory: str, mode: AutoresetMode) -> None:
-    kind = kinds.ROWS[factory]
-    pytest.importorskip(kind.needs)
-    actions, results = episodes(factory, 100)
+    pytest.importorskip(kinds.ROWS[factory].needs)
+    actions, results = played(factory, 100)
     with served(factory, "--autoreset-mode", mode.name) as address, make(address) as env:
         assert PropertiesExtension(env.connection)[WORLD_AUTORESET_MODE] == mode.name
-        env.reset({"seed": factories.SEED})
         firsts = 0
-        for action, expected in zip(actions[1:], results[1:], strict=True):
-            timestep = env.step(flat(action))
+        for action, expected in zip(actions, results, strict=True):
+            if action is None:
+                env.reset({"seed": SEED})
+                continue
+            timestep = env.step(named(action))
             parts = dict(timestep.observation)
             is_first = parts.pop(STEP_TYPE) == 0
-            assert same(parts, observed(expected.observation))
+            assert same(parts, named(expected.observation, "observation"))
             np.testing.assert_array_equal(timestep.reward, expected.reward)
             firsts += int(is_first.sum())
     assert (firsts > 0) == (mode is AutoresetMode.NEXT_STEP)
@@ -162,126 +124,41 @@ def test_vmas_is_not_asked_to_reset_some_rows() -> None:
             env.reset({"reset_mask": np.arange(factories.ROWS) == 1})
 
 
-class OneInProcess:
-    """A single environment in this process, whose results are dm_env's."""
-
-    def __init__(self, kind: Single, seed: int):
-        self._env = getattr(factories, kind.factory)(seed)
-        self._is_dm_env = isinstance(self._env, dm_env.Environment)
-        own = self._env.action_spec() if self._is_dm_env else self._env.action_space
-        self._action = own
-
-    def sampled(self, random: np.random.Generator) -> Any:
-        if self._is_dm_env:
-            return np.int32(random.integers(self._action.num_values))
-        return kinds.sampled(self._action, random)
-
-    def reset(self) -> Returned:
-        if self._is_dm_env:
-            return Returned(kinds.plain(self._env.reset().observation), infos={})
-        observation, infos = kinds.plain(self._env.reset(seed=None))
-        return Returned(_scalars(observation), infos=infos)
-
-    def step(self, action: Any) -> Returned:
-        if self._is_dm_env:
-            step = self._env.step(action)
-            terminated = bool(step.last()) and float(step.discount) == 0
-            truncated = bool(step.last()) and not terminated
-            observation, reward = kinds.plain(step.observation), float(step.reward)
-            return Returned(observation, reward, terminated, truncated, {})
-        observation, reward, *others = kinds.plain(self._env.step(action))
-        reward = reward[0] if isinstance(reward, list) else reward
-        return Returned(_scalars(observation), reward, *others)
+def single(habit: str, row: int) -> Any:
+    """Makes a simulator that steps one environment; rows differ."""
+    return getattr(factories, habit)(seed=SEED + row)
 
 
-def _scalars(observation: Any) -> Any:
-    """The spaces of Jumanji's Gymnasium wrapper have int64 for its int32."""
-    if isinstance(observation, list):
-        return tuple(observation)
-    return {
-        name: part.astype(np.int64) if part.dtype == np.int32 else part
-        for name, part in observation.items()
-    }
+PLAYS: dict[str, tuple[Any, Any]] = {
+    "make": (play_make, lambda habit: [timed_alone(habit, 1)]),
+    "BatchedEnvironment": (
+        play_batched, lambda habit: timed_in_rows([timed_alone(habit, row) for row in (0, 1)]),
+    ),
+    "Remote-v0": (play_single, lambda habit: [sent(alone(habit, 1))]),
+}  # fmt: skip
+"""As in the table of `tests/travelling`."""
 
 
-def check_one(timestep: dm_env.TimeStep, expected: Returned) -> None:
-    got = {name: np.asarray(part) for name, part in timestep.observation.items()}
-    assert same(got, observed(expected.observation))
-    if expected.reward is not None:
-        assert timestep.reward == expected.reward
-        assert timestep.discount == 1.0 - expected.terminated
-        assert timestep.last() == (expected.terminated or expected.truncated)
+@pytest.mark.parametrize(
+    ("factory", "way"),
+    [
+        *((factory, way) for factory in kinds.SINGLES for way in ("make", "BatchedEnvironment")),
+        ("jumanji_gymnasium", "Remote-v0"),
+    ],
+)
+def test_every_step_is_that_of_the_environment_in_this_process(factory: str, way: str) -> None:
+    pytest.importorskip(kinds.SINGLES[factory])
+    calls = "r" + "s" * 15
+    play, expected = PLAYS[way]
+    with serve(single) as server:
+        found = play(server.address, factory, calls)
+    habit = Habit(functools.partial(single, factory), calls=calls)
+    for mine, other in zip(found, expected(habit), strict=True):
+        assert not (text := difference(mine, other)), text
 
 
-def test_single_environments_are_the_same_through_make(single: Served) -> None:
-    own = OneInProcess(single.kind, factories.SEED)
-    random = np.random.default_rng(3)
-    with make(single.address) as env:
-        check_one(env.reset(), own.reset())
-        ended = False
-        for _ in range(STEPS):
-            action = own.sampled(random)
-            timestep = env.step(flat(action))
-            expected = own.reset() if ended else own.step(action)
-            assert timestep.first() == ended
-            check_one(timestep, expected)
-            ended = timestep.last()
-
-
-def test_rows_of_single_environments_are_the_same(single: Served) -> None:
-    seeds = [3, 4, 5]
-    owns = [OneInProcess(single.kind, seed) for seed in seeds]
-    random = np.random.default_rng(3)
-    with BatchedEnvironment(single.address, 3, [{"seed": seed} for seed in seeds]) as env:
-        timestep = env.reset()
-        expected = [own.reset() for own in owns]
-        for number in range(STEPS):
-            for row in range(3):
-                one = dm_env.TimeStep(
-                    timestep.step_type[row], timestep.reward[row], timestep.discount[row],
-                    {name: part[row] for name, part in timestep.observation.items()},
-                )  # fmt: skip
-                check_one(one, expected[row])
-            actions = [own.sampled(random) for own in owns]
-            ended = timestep.last()
-            by_name = [flat(action) for action in actions]
-            stacked = {name: np.stack([each[name] for each in by_name]) for name in by_name[0]}
-            timestep = env.step(stacked)
-            expected = [
-                own.reset() if was_last else own.step(action)
-                for own, action, was_last in zip(owns, actions, ended, strict=True)
-            ]
-            assert (timestep.first() == ended).all(), number
-
-
-@pytest.mark.parametrize("factory", ["jumanji_gymnasium", "vmas_single"])
-def test_gymnasium_environments_are_the_same(factory: str) -> None:
-    kind = kinds.SINGLES[factory]
-    pytest.importorskip(kind.needs)
-    own = OneInProcess(kind, factories.SEED)
-    random = np.random.default_rng(3)
-    with served(factory) as address:
-        env = gymnasium.make(REMOTE, address=address)
-        expected = own.reset()
-        assert same(env.reset(), (expected.observation, expected.infos))
-        for _ in range(STEPS):
-            action = own.sampled(random)
-            expected = own.step(action)
-            got = Returned(*env.step(action))
-            assert same(tuple(got), tuple(expected)), (got, expected)
-            if got.terminated or got.truncated:
-                expected = own.reset()
-                assert same(env.reset(), (expected.observation, expected.infos))
-        env.close()
-
-
-def test_the_check_passes(rows: Served) -> None:
-    checked = run_python("-m", "dm_env_rpc_client", "check", rows.address, timeout=300)
-    assert " 0 failed, " in checked.stdout
-
-
-def test_the_check_of_single_environments_passes(single: Served) -> None:
-    checked = run_python("-m", "dm_env_rpc_client", "check", single.address, timeout=300)
+def test_the_check_passes(either: str) -> None:
+    checked = run_python("-m", "dm_env_rpc_client", "check", either, timeout=300)
     assert " 0 failed, " in checked.stdout
 
 
@@ -301,18 +178,11 @@ def _played(address: str, count: int, **options: Any) -> list[dm_env.TimeStep]:
     return steps
 
 
-def _check_recording(address: str, path: Path) -> None:
-    seen = _played(address, 100, record=path)
+def test_a_recording_is_replayed(either: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.mcap"
+    seen = _played(either, 100, record=path)
     with recording.replay(path) as server:
         again = _played(server.address, 100)
     for mine, expected in zip(again, seen, strict=True):
         assert same(tuple(mine), tuple(expected))
     assert recording.read(path).episodes
-
-
-def test_a_recording_is_replayed(rows: Served, tmp_path: Path) -> None:
-    _check_recording(rows.address, tmp_path / "run.mcap")
-
-
-def test_a_recording_of_one_environment_is_replayed(single: Served, tmp_path: Path) -> None:
-    _check_recording(single.address, tmp_path / "run.mcap")

@@ -157,7 +157,9 @@ def _facts(spec: specs.Array) -> Any:
     if isinstance(spec, specs.StringArray):
         return (spec.shape, "text")
     bounds: list[Any] = [getattr(spec, side, None) for side in ("minimum", "maximum")]
-    if isinstance(spec, specs.BoundedArray) and not (np.isfinite(bounds).any()):
+    if isinstance(spec, specs.BoundedArray) and (
+        spec.dtype == np.bool_ or not np.isfinite(bounds).any()
+    ):
         bounds = [None, None]
     # One bound for all is that of each; how clients get it, other tests see.
     shape = () if min(spec.shape, default=0) < 0 else spec.shape

@@ -38,6 +38,13 @@ def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", **settings)
 
 
-def cart_poles(num_envs: int = 2, mode: str = "NEXT_STEP") -> VectorEnv[Any, Any, Any]:
-    own = {"autoreset_mode": AutoresetMode[mode]}
-    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync", vector_kwargs=own)
+def cart_poles(
+    num_envs: int = 2, mode: str = "NEXT_STEP", vectorized: str = "sync"
+) -> VectorEnv[Any, Any, Any]:
+    own: dict[str, Any] = {"autoreset_mode": AutoresetMode[mode]}
+    if vectorized == "async":
+        # A fork of a process with threads is a warning from Python 3.12 on.
+        own["context"] = "spawn"
+    return gymnasium.make_vec(
+        "CartPole-v1", num_envs, vectorization_mode=vectorized, vector_kwargs=own
+    )
