@@ -284,34 +284,6 @@ def test_an_episode_that_cannot_begin_fails_its_environment_only(short: Server) 
     assert settles(lambda: short.world_count == 0)
 
 
-<<<<<<< HEAD
-def test_discounts_may_be_the_servers_own() -> None:
-    class Discounted(Echo):
-        def discount_spec(self) -> Any:
-            return specs.BoundedArray((2,), np.float32, 0, 1, "discount")
-
-        def step(self, action: Any) -> dm_env.TimeStep:
-            timestep = super().step(action)
-            return timestep._replace(discount=np.array([0.5, 0.25], np.float32))
-
-    with serve(Discounted) as server, vector(server.address, 2) as env:
-        env.reset()
-        infos = env.step([1, 2])[4]
-        assert infos["discount"].tolist() == [[0.5, 0.25]] * 2
-        assert infos["discount"].dtype == np.float32
-        with BatchedEnvironment(server.address, 2) as batch:
-            assert batch.reset().discount.tolist() == [[1.0, 1.0]] * 2
-            batch.discount_spec().validate(batch.step({"value": [1, 2]}).discount)
-=======
-def test_a_vanished_server_is_named(short: Server) -> None:
-    with served_echo() as victim, vector(victim.address, 2) as env:
-        env.reset()
-        victim.signal(signal.SIGKILL)
-        with pytest.raises(EnvironmentsFailedError, match=f"environment 0 at {victim.address}"):
-            env.step([1, 2])
->>>>>>> 595070cb (Episodes, spaces and values of rows are told once: by the table and by SyncVectorEnv)
-
-
 def test_rewards_are_numbers_and_nothing_is_left_where_they_are_not(catch_server: Server) -> None:
     class Two(DmEnvAdaptor):
         def reward_spec(self) -> Any:
