@@ -20,7 +20,7 @@ pytestmark = pytest.mark.row(55)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @counts(1, 25)
 def test_row_55_no_answer_of_actors_is_that_to_another_step(
     ray: Any, count: int, seen: Seen
