@@ -465,11 +465,12 @@ def test_a_server_stops_while_a_step_of_a_game_does_not_end() -> None:
 @pytest.mark.parametrize("thread", [None, "main"])
 def test_the_same_in_worker_processes(thread: Any) -> None:
     with serve(Ident, processes=2, thread=thread) as server:
-        with BatchedEnvironment(server.address, 4, num_batches=0) as envs:
-            for _ in range(3):
-                observation = envs.reset().observation
-            assert len(set(observation["pid"].tolist())) == 2
-            assert observation["is_main"].tolist() == [thread == "main"] * 4
+        for num_batches in (0, 1):
+            with BatchedEnvironment(server.address, 4, num_batches=num_batches) as envs:
+                for _ in range(3):
+                    observation = envs.reset().observation
+                assert len(set(observation["pid"].tolist())) == 2
+                assert observation["is_main"].tolist() == [thread == "main"] * 4
         # A world of another process than the one that has the connection.
         with connect(server.address) as one, connect(server.address) as other:
             name = create_world(one)

@@ -20,12 +20,11 @@ from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, make
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.server.row_turns import Turns, Waits
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.specs import VariableArray, sample
 from tests.server.batches.steps import begun, stepped
-from tests.support.environments import Robot
 from tests.support.scripted import playing, settles
 
 ROWS = 3
@@ -94,18 +93,6 @@ class Discounted(Counting):
         return timestep._replace(reward=reward, discount=discount)
 
 
-def row_of(values: Mapping[str, Any], index: int) -> dict[str, Any]:
-    return {
-        name: tree.map_structure(lambda array: np.asarray(array)[index], value)
-        for name, value in values.items()
-        if name != batches.ROW_ERRORS
-    }
-
-
-def same(left: Any, right: Any) -> bool:
-    return all(tree.flatten(tree.map_structure(np.array_equal, left, right)))
-
-
 def actions_of(env: DmEnvAdaptor, random: np.random.Generator) -> Any:
     """Random actions within the bounds of the specs."""
 
@@ -115,46 +102,6 @@ def actions_of(env: DmEnvAdaptor, random: np.random.Generator) -> Any:
         return sample(spec, random)
 
     return tree.map_structure(sampled, env.action_spec())
-
-
-@pytest.mark.parametrize(
-    ("factory", "shared", "of_rows"),
-    [
-        (Catch, {}, {"seed": [3, 4, 5]}),
-        (Counting, {"size": 3}, {"length": [2, 3, 5]}),
-        (Discounted, {}, {"length": [2, 3, 5]}),
-        (Robot, {"joints": 2}, {}),
-    ],
-)
-def test_rows_are_as_environments_of_their_own(
-    factory: Callable[..., Any], shared: dict[str, Any], of_rows: dict[str, list[int]]
-) -> None:
-    settings = {"num_envs": ROWS, **shared, **{f"rows.{n}": v for n, v in of_rows.items()}}
-    with serve(factory) as server, make(server.address, settings) as batch:
-        singles = [
-            make(server.address, {**shared, **{name: each[i] for name, each in of_rows.items()}})
-            for i in range(ROWS)
-        ]
-        random = np.random.default_rng(0)
-        steps = [begun(batch)]
-        expected = [[begun(single)] for single in singles]
-        for _ in range(40):
-            actions = actions_of(batch, random)
-            steps.append(stepped(batch, actions))
-            for index, single in enumerate(singles):
-                own = tree.map_structure(lambda array, i=index: array[i], actions)
-                expected[index].append(stepped(single, own))
-        for single in singles:
-            single.close()
-    for index, rows in enumerate(expected):
-        for number, values in enumerate(rows):
-            row = row_of(steps[number], index)
-            assert row.keys() == values.keys()
-            for name in row:
-                assert same(row[name], values[name]), (name, number)
-    kinds = np.array([step[batches.STEP_TYPE] for step in steps])
-    assert factory is Robot or {0, 1, 2} == set(kinds.ravel().tolist())
-    assert all(step[batches.ROW_ERRORS] == "" for step in steps)
 
 
 def push(*values: float) -> dict[str, npt.NDArray[np.float32]]:
@@ -189,17 +136,6 @@ def test_resets_before_a_step_add_up() -> None:
                 env.connection.send(dm_env_rpc_pb2.ResetRequest(settings=pack_settings(each)))
             values = stepped(env, push(0, 0, 0))
             assert values[batches.STEP_TYPE].tolist() == [0, 0, 0]
-
-
-def test_a_reset_may_change_the_specs_of_all_rows_and_not_of_some() -> None:
-    with playing(Counting, {"num_envs": ROWS}) as env:
-        env.reset()
-        mask = np.array([False, True, False])
-        with pytest.raises(DmEnvRpcError, match=r"row 1 of the batch has a different observation"):
-            env.reset({batches.RESET_MASK: mask, "size": 4})
-        env.reset({"size": 4})
-        assert env.observation_spec()["seen"].shape == (ROWS, 4)
-        assert stepped(env, push(0, 0, 0))["seen"].shape == (ROWS, 4)
 
 
 def varying(seed: int = 0) -> dm_env.Environment:

@@ -8,7 +8,6 @@ import dm_env
 import gymnasium
 import numpy as np
 import pytest
-import tree
 from dm_env import specs
 from gymnasium import spaces
 
@@ -136,12 +135,6 @@ def test_environments_are_closed_when_a_later_one_cannot_be_made(
     assert len(server.errors) >= errors + 2
 
 
-def test_environments_are_closed_when_a_later_one_has_other_specs(server: Server) -> None:
-    with pytest.raises(DmEnvRpcError, match="row 2 of the batch has a different observation_spec"):
-        make(server.address, {**NUMBERED, "rows.size": [1, 1, 2, 1]})
-    assert closed() == [1] * 3
-
-
 @pytest.mark.parametrize("stuck", [-1, 77])
 def test_a_reset_in_which_one_cannot_be_made_changes_no_row(server: Server, stuck: int) -> None:
     with make(server.address, {**NUMBERED, "fails_to_close": stuck, "fails_to_make": 79}) as env:
@@ -188,53 +181,3 @@ def test_settings_that_a_row_refuses_are_in_force_in_no_row() -> None:
         with pytest.raises(DmEnvRpcError, match="a different observation_spec"):
             env.reset({"reset_mask": [False, True], "infos": True})
         assert observed(env, {"rows.seed": [9, 9]}) == [[9, -1]] * 2
-
-
-_SPEC = specs.Array((), np.int64, "seen")
-
-STRUCTURES: list[Any] = [{"a": _SPEC}, {"b": _SPEC}, (_SPEC,), {"a": {"a": _SPEC}}, _SPEC]
-"""The same spec in different structures."""
-
-
-class Structured(Valued):
-    """Its observations have one of these structures."""
-
-    def __init__(self, structure: int = 0):
-        super().__init__()
-        self._structure = structure
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observed())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(1.0, self._observed())
-
-    def observation_spec(self) -> Any:
-        return STRUCTURES[self._structure]
-
-    def _observed(self) -> Any:
-        return tree.map_structure(lambda spec: np.int64(self._structure), self.observation_spec())
-
-
-@pytest.mark.parametrize("structure", range(1, len(STRUCTURES)))
-def test_specs_of_another_structure_are_others(structure: int) -> None:
-    with serve(Structured) as server:
-        for rows in ([0, structure], [structure, 0]):
-            with pytest.raises(
-                DmEnvRpcError, match="row 1 of the batch has a different observation_spec"
-            ):
-                make(server.address, {"num_envs": 2, "rows.structure": rows})
-        # All rows may have others.
-        with (
-            make(server.address, {"num_envs": 2}) as env,
-            make(server.address, {"num_envs": 2, "structure": structure}) as other,
-        ):
-            env.reset()
-            env.reset({"structure": structure})
-            assert env.observation_spec() == other.observation_spec()
-            values = env.step({"action": np.zeros(2, np.int32)}).observation
-            expected = other.reset().observation
-            tree.assert_same_structure(values, expected)
-            numbers = [np.asarray(each) for each in tree.flatten(values)]
-            numbers = [each.tolist() for each in numbers if each.dtype == np.int64]
-            assert numbers == [[structure] * 2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +49,7 @@ from tests.server.batches.test_batches import (
     varying,
 )
 from tests.server.batches.test_row_lifetimes import Seeded, Valued
+from tests.server.structures.hosted import Structured, array
 from tests.server.worker_processes import START_SECONDS, are_complete, processes_of
 from tests.support.environments import Robot
 from tests.support.scripted import descriptor_count, settles
@@ -77,25 +77,6 @@ class Once(hosted.Where):
         super().__init__()
         if Path(path).exists():
             raise OSError("no second engine")
-
-
-class Fragile:
-    """Makes environments in processes that begin before there is a file.
-
-    Args:
-      path: of the file.
-    """
-
-    def __init__(self, path: str):
-        self.path = path
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if Path(self.path).exists():
-            raise OSError("no second engine")
-
-    def __call__(self) -> hosted.Where:
-        return hosted.Where()
 
 
 class Framed(gymnasium.Env[Any, Any]):
@@ -137,7 +118,6 @@ class Interrupting:
 ODD: Mapping[str, Callable[[], dict[Any, Any]]] = {
     "unsent": lambda: {type("Local", (str,), {})("a"): "x"},
     "key": lambda: {Two("na", "me"): Two("b", "ob")},
-    "value": lambda: {"name": Two("b", "ob")},
     "interrupt": lambda: {Interrupting(): 1},
 }
 
@@ -171,21 +151,6 @@ class Exits(hosted.Where):
         return super().step(action)
 
 
-class OnMain(Counting):
-    """Refuses other threads than the main one of its process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._check()
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._check()
-        return super().step(action)
-
-    def _check(self) -> None:
-        assert threading.current_thread() is threading.main_thread()
-
-
 class ClosingTwo(gymnasium.vector.SyncVectorEnv):
     """Is a batch by itself; leaves a file in a folder as `hosted.Closing` does."""
 
@@ -207,6 +172,14 @@ def two_unasked() -> Any:
     return two()
 
 
+SEEN = array()
+
+
+def ordered(structure: int = 0) -> Structured:
+    """Observes the same spec in one of several structures."""
+    return Structured([{"a": SEEN}, {"b": SEEN}, (SEEN,), {"a": {"a": SEEN}}, SEEN][structure])
+
+
 SERVED: Mapping[str, Callable[..., Any]] = {
     "counting": Counting, "discounted": Discounted, "robot": Robot, "liar": Liar, "wordy": Wordy,
     "large": large, "boundless": Boundless, "varying": varying, "variable": Variable,
@@ -214,6 +187,7 @@ SERVED: Mapping[str, Callable[..., Any]] = {
     "closing": hosted.Closing, "framed": Framed, "two": two,
     "two unasked": two_unasked, "seeded": Seeded, "closing two": ClosingTwo,
     "exits": Exits, "unread": Unread, "catch": Catch, "valued": Valued,
+    "ordered": ordered,
 }  # fmt: skip
 
 
@@ -339,6 +313,10 @@ def test_a_spread_batch_is_as_one_in_one_process(spread: Server, single: Server,
         ("boundless", {"num_envs": 2}, "would take 36893488147419103264 bytes"),
         ("varying", {"num_envs": 2, "rows.seed": [0, 1]}, "row 1 of the batch has a different"),
         ("varying", {"num_envs": 4, "rows.seed": [0, 0, 0, 1]}, "row 3 of the batch has a"),
+        *(
+            ("ordered", {"num_envs": 2, "rows.structure": rows}, "row 1 of the batch has a diff")
+            for rows in ([0, 1], [0, 2], [3, 0], [4, 0])
+        ),
         ("variable", {"num_envs": 2}, "'words' is of variable length"),
         ("reserved", {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
         ("race", {"num_envs": 2}, "a batch can contain only single-agent environments"),
@@ -431,15 +409,6 @@ def test_a_step_that_fails_as_a_whole_leaves_the_world_of_use(spread: Server) ->
         destroy_world(connection, name)
 
 
-def test_rows_are_in_the_main_threads_of_their_processes() -> None:
-    with (
-        serve(OnMain, processes=2, thread="main") as server,
-        make(server.address, {"num_envs": 2}) as env,
-    ):
-        env.reset()
-        assert stepped(env, push(0.5, 0.25))["reward"].tolist() == [0.5, 0.25]
-
-
 @pytest.mark.parametrize(
     ("settings", "made"),
     [
@@ -470,30 +439,6 @@ def test_nothing_is_left_of_batches(spread: Server) -> None:
     assert settles(lambda: descriptor_count() <= before)
 
 
-def test_rows_of_a_process_that_has_ended_fail_once_and_are_made_anew(spread: Server) -> None:
-    settings = {"environment": "where", "num_envs": ROWS, "rows.doubled": [0, 1, 0, 0, 1]}
-    with make(spread.address, settings) as env:
-        env.reset()
-        env.reset({"rows.doubled": [0, 1, 0, 1, 1]})
-        before = pids_of(stepped(env, DO_NOTHING))
-        lost = before[2]
-        assert before == [before[0], 2 * before[0], lost, 2 * lost, 2 * lost]
-        os.kill(lost, signal.SIGKILL)
-        step = stepped(env, DO_NOTHING)
-        errors = json.loads(step[batches.ROW_ERRORS])
-        assert set(errors) == {"2", "3", "4"}
-        assert "the process of this row has ended" in errors["2"]
-        assert pids_of(step) == before, "rows that failed have their last values"
-        step = stepped(env, DO_NOTHING)
-        assert (step[batches.ROW_ERRORS], step[batches.STEP_TYPE].tolist()) == ("", [1, 1, 0, 0, 0])
-        after = pids_of(step)
-        assert after[:2] == before[:2]
-        assert after[2:] == [after[2], 2 * after[2], 2 * after[2]]
-        assert after[2] not in before
-        assert stepped(env, DO_NOTHING)[batches.STEP_TYPE].tolist() == [1] * ROWS
-        assert "was ended by SIGKILL" in str(spread.errors[-1])
-
-
 @pytest.mark.parametrize(
     ("request_kind", "lost"), [("reset", -1), ("settings", -1), ("property", -1), ("step", 0)]
 )
@@ -503,9 +448,11 @@ def test_the_next_request_makes_lost_rows_anew(
     with make(spread.address, {"environment": "where", "num_envs": ROWS}) as env:
         pids = pids_of(begun(env))
         os.kill(pids[lost], signal.SIGKILL)
-        assert set(json.loads(stepped(env, DO_NOTHING)[batches.ROW_ERRORS])) == (
-            {"2", "3", "4"} if lost else {"0", "1"}
-        )
+        failed = stepped(env, DO_NOTHING)
+        errors = json.loads(failed[batches.ROW_ERRORS])
+        assert set(errors) == ({"2", "3", "4"} if lost else {"0", "1"})
+        assert all("the process of this row has ended" in text for text in errors.values())
+        assert pids_of(failed) == pids, "rows that failed have their last values"
         if request_kind == "reset":
             found = pids_of(begun(env))
         elif request_kind == "settings":
@@ -517,6 +464,8 @@ def test_the_next_request_makes_lost_rows_anew(
         kept, new = (slice(2), slice(2, None)) if lost else (slice(2, None), slice(2))
         assert found[kept] == pids[kept]
         assert set(found[new]) & set(pids) == set()
+        assert stepped(env, DO_NOTHING)[batches.STEP_TYPE].tolist() == [1] * ROWS
+        assert "was ended by SIGKILL" in str(spread.errors[-1])
 
 
 def test_a_world_whose_rows_cannot_be_made_anew_ends(spread: Server, tmp_path: Path) -> None:
@@ -557,21 +506,6 @@ def test_an_info_that_cannot_be_sent_or_read_is_the_error_of_its_row(
                 assert own["heard"].tolist() == expected
 
 
-@pytest.mark.parametrize("where", ["spread", "single"])
-def test_subclasses_of_text_in_infos_arrive_as_text(
-    where: str, request: pytest.FixtureRequest
-) -> None:
-    server = request.getfixturevalue(where)
-    settings = [{"environment": "unread", "index": index, "kind": "value"} for index in range(4)]
-    with RemoteVectorEnv(server.address, 4, settings) as envs:
-        envs.reset()
-        for action in (1, 3, 2, 5):
-            infos = envs.step(np.full(4, action))[-1]
-            assert infos["heard"].tolist() == [action] * 4
-            if action % 2:
-                assert infos["name"].tolist() == [None, "bob", None, None]
-
-
 def test_an_interrupt_while_an_info_is_read_leaves_no_answer_unread(spread: Server) -> None:
     settings = {"environment": "unread", "num_envs": 4, "rows.index": [0, 1, 2, 3]}
     with connect(spread.address) as connection:
@@ -602,19 +536,6 @@ def test_the_description_and_the_frames_are_of_all_rows(
             seen.append((envs.metadata, tuple(envs.render() or ())))
     assert same(*seen)
     assert [frame[0, 0, 0] for frame in seen[1][1]] == [0, 1, 2, 3, last]
-
-
-def test_a_world_ends_if_the_process_with_its_rows_cannot_be_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "made"
-    with serve(Fragile(str(path)), processes=2) as server, connect(server.address) as connection:
-        with join_world(connection, create_world(connection, {"num_envs": ROWS})) as env:
-            path.touch()
-            os.kill(pids_of(begun(env))[0], signal.SIGKILL)
-            stepped(env, DO_NOTHING)
-            with pytest.raises(ConnectionLostError, match="rows could not be recreated"):
-                env.step(DO_NOTHING)
-        assert any("while starting" in str(error) for error in server.errors)
-        assert any("no second engine" in str(error) for error in server.errors)
 
 
 @pytest.mark.parametrize("has_memfd", [True, False])
