@@ -362,11 +362,6 @@ def test_legacy_properties_travel_under_the_tags_of_the_line() -> None:
         assert envelopes.encode_request(request).message[0] == number << 3 | 2
 
 
-def test_todays_server_says_that_it_has_no_legacy_properties(server: Server) -> None:
-    with connect(server.address) as connection, pytest.raises(DmEnvRpcError, match="no payload"):
-        LegacyProperties(connection).read("version")
-
-
 def test_an_environment_carries_its_properties_as_an_extension(server: Server) -> None:
     with connect(server.address) as connection:
         extensions = {"properties": PropertiesExtension(connection)}

@@ -155,6 +155,8 @@ MISTAKES: list[M] = [
     M(lambda _: rpc.Limits(strings=True), "strings of Limits", "got True", INT),
     M(lambda _: rpc.Limits(message_bytes=1 << 31), "message_bytes", "2147483648",
       "at most 2147483647 bytes"),
+    M(lambda _: proxied(address="0.0.0.0:0"), "0.0.0.0", "plaintext", "insecure=True"),
+    M(lambda _: proxied(upstream="env.example:1"), "env.example:1", "plaintext", "insecure=True"),
     # batches
     M(lambda _: batched(addresses=[]), "addresses", "", "at least one"),
     M(lambda _: batched(addresses=["localhost:1", "localhost:2"], num_envs=1),

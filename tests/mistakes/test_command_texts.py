@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client.cli import consoles
-from tests.cli.terminals import on_a_terminal
 from tests.support.forks import run_command
 
 IN_PLACE_OF_AN_ADDRESS = [
@@ -97,14 +96,6 @@ def test_a_server_that_ends_for_another_reason_is_no_wrong_usage(tmp_path: Path)
     ended = run_command("inspect", "process:./engine {port}", cwd=tmp_path)
     assert ended.returncode == 3
     assert "ended with exit code 2: ./engine" in ended.stderr
-
-
-@pytest.mark.pty
-def test_nothing_is_said_of_bytes_while_a_server_starts() -> None:
-    written = on_a_terminal("run", "--episodes", "1")
-    assert "starting the server" in written
-    assert "bytes" not in written
-    assert "/?" not in written
 
 
 @pytest.mark.parametrize(("total", "shown"), [(None, False), (5, True)])

@@ -14,6 +14,7 @@ import dm_env
 import gymnasium
 import numpy as np
 import pytest
+from dm_env import specs
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
@@ -98,6 +99,7 @@ NOTHING: Any = np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {}
 
 
 DICT = {"a": 0, "b": 0}
+LONG = specs.Array((2,), np.longdouble)
 
 
 ALONE_AND_IN_ROWS = ((play, DmEnvRpcError), (play_rows, EnvironmentsFailedError))
@@ -246,6 +248,21 @@ WRONG: dict[str, Wrong] = {
         "observation_spec", {"a": {"b": None}}, "'a.b' is None", "expected dm_env specs"
     ),
     "reward_spec: a number": dm("reward_spec", 0.0, "returned a float", "expected dm_env specs"),
+    "a dtype that cannot be sent": Wrong(
+        lambda: Structured({"arm": {"time": LONG}}, {"go": array()}), "'arm.time'", str(LONG.dtype),
+        "",
+    ),
+    "a dtype of an action": Wrong(
+        lambda: Structured(array(), {"grip": (LONG,)}), "'grip.0'", str(LONG.dtype), ""
+    ),
+    "bytes as texts": Wrong(
+        lambda: Structured({"word": specs.StringArray((), bytes)}, {"go": array()}), "'word'",
+        "bytes", "text",
+    ),
+    "a bound that is NaN": Wrong(
+        lambda: Structured({"x": specs.BoundedArray((), float, np.nan, 1.0)}, {"go": array()}),
+        "'x'", "NaN", "",
+    ),
     "Gymnasium without spaces": Wrong(
         type("Spaceless", (gymnasium.Env,), {}), "Spaceless has no action_space", "",
         "set self.action_space and self.observation_space in its __init__",

@@ -36,7 +36,6 @@ from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.recording import proxy, replay
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.testing import ScriptedServer, answering
 from dm_env_rpc_client.transports.endpoint import Transport
 from tests.mistakes.mistake import Mistake
 from tests.support.forks import run_command
@@ -221,18 +220,6 @@ def test_a_command_says_the_same(command: str, other_service: str) -> None:
     assert ended.returncode == 1
     assert f"the server at {other_service} does not speak dm_env_rpc: " in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_an_answer_of_another_kind_is_still_told_as_a_doubt() -> None:
-    """Then the order of the answers is lost, and a new connection helps."""
-    with (
-        ScriptedServer(answering(dm_env_rpc_pb2.LeaveWorldResponse())) as server,
-        connect(server.address) as connection,
-    ):
-        with pytest.raises(ProtocolError):
-            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-        with pytest.raises(ConnectionLostError, match=r"no longer tell which answer.*a new one"):
-            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
 
 
 REMOTE = 'gymnasium.make("dm_env_rpc_client.gymnasium:Remote-v0", address=...)'

@@ -1,4 +1,4 @@
-"""Errors of environments, of transports and of calls name what is wrong."""
+"""Errors of properties, of transports and of processes name what is wrong."""
 
 from __future__ import annotations
 
@@ -7,120 +7,22 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-from dm_env import specs
 
 import dm_env_rpc_client
 from dm_env_rpc_client import (
-    DmEnvRpcError,
     Tls,
-    dm_env_spec_to_tensor_spec,
     make,
 )
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, Properties, serve
 from tests.mistakes.mistake import Mistake
-from tests.mistakes.wrong_environments import CountdownEnv
-from tests.server.structures.hosted import Structured, array
 from tests.support.certificates import self_signed
 from tests.support.scripted import answering_socket
-
-
-@contextlib.contextmanager
-def own(make_one: Any) -> Iterator[str]:
-    with serve(make_one) as server:
-        yield server.address
-
-
-@contextlib.contextmanager
-def one_file(make_one: Any) -> Iterator[str]:
-    with dm_env_rpc_server.serve(make_one, "localhost:0") as server:
-        yield server.address
-
-
-def specified(server: Any, observation: Any, action: Any = None) -> None:
-    with server(lambda: Structured(observation, action)) as address:
-        make(address).close()
-
-
-LONG = specs.Array((2,), np.longdouble)
-
-OF_ENVIRONMENTS: dict[str, Mistake] = {
-    "a dtype that cannot be sent": Mistake(
-        lambda: specified(own, {"arm": {"time": LONG}}), "'arm.time'", str(np.dtype(np.longdouble)),
-        "", DmEnvRpcError,
-    ),
-    "a dtype that cannot be sent, one file": Mistake(
-        lambda: specified(one_file, {"arm": {"time": LONG}}), "'arm.time'",
-        str(np.dtype(np.longdouble)), "", DmEnvRpcError,
-    ),
-    "a dtype of an action": Mistake(
-        lambda: specified(own, array(), {"grip": (LONG,)}), "'grip.0'",
-        str(np.dtype(np.longdouble)), "", DmEnvRpcError,
-    ),
-    "bytes as texts": Mistake(
-        lambda: specified(own, {"word": specs.StringArray((), bytes)}), "'word'", "bytes", "text",
-        DmEnvRpcError,
-    ),
-    "a bound that is NaN": Mistake(
-        lambda: specified(own, {"x": specs.BoundedArray((), float, np.nan, 1.0)}), "'x'", "NaN", "",
-        DmEnvRpcError,
-    ),
-    "a name that is missing in a message": Mistake(
-        lambda: dm_env_spec_to_tensor_spec(LONG), "spec None", str(np.dtype(np.longdouble)), "",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OF_ENVIRONMENTS)
-def test_what_an_environment_does_wrong_is_named(name: str) -> None:
-    OF_ENVIRONMENTS[name].check()
-
-
-# Calls that a server does not allow.
-
-
-def called(name: str, *, sets: bool = False, **options: Any) -> None:
-    with (
-        serve(CountdownEnv, **options) as server,
-        contextlib.closing(RemoteVectorEnv(server.address, 2, num_batches=0)) as envs,
-    ):
-        if sets:
-            envs.set_attr(name, 1)
-        else:
-            envs.call(name)
-
-
-CALLS: dict[str, Mistake] = {
-    "a call that is not allowed": Mistake(
-        lambda: called("masks", callable_names=["level", "jump"]), "'masks'",
-        "callable_names=['jump', 'level']", "serve(callable_names=...)", AttributeError,
-    ),
-    "a call where none is allowed": Mistake(
-        lambda: called("masks"), "'masks'", "no callable_names", "serve(callable_names=...)",
-        AttributeError,
-    ),
-    "a name that may not be set": Mistake(
-        lambda: called("masks", sets=True, settable_names=["level"]), "'masks'",
-        "settable_names=['level']", "serve(settable_names=...)", AttributeError,
-    ),
-    "a call of what there is not": Mistake(
-        lambda: called("masks", callable_names=["masks"]), "'masks'",
-        "CountdownEnv has no attribute 'masks'", "", AttributeError,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_that_is_refused_says_what_is_allowed(name: str) -> None:
-    CALLS[name].check()
 
 
 @pytest.mark.parametrize("processes", [None, 2])

@@ -99,36 +99,12 @@ def test_a_connection_is_followed_from_joining_to_leaving() -> None:
     assert lifecycle.state is NOT_JOINED
 
 
-@pytest.mark.parametrize("numbers", [(), (1,), (1, 2), (1, 3)])
-def test_a_reset_interrupts_a_sequence_only(numbers: tuple[int, ...]) -> None:
-    lifecycle = joined(*numbers)
-    before = lifecycle.state
-    lifecycle.answered("reset", None, None)
-    assert lifecycle.state is (INTERRUPTED if before is RUNNING else before)
-
-
 def test_a_reset_of_this_world_interrupts_and_of_another_does_not() -> None:
     lifecycle = joined()
     assert reset_world(lifecycle, "w") is JOINED
     step(lifecycle, 1)
     assert reset_world(lifecycle, "other") is RUNNING
     assert reset_world(lifecycle, "w") is INTERRUPTED
-
-
-@pytest.mark.parametrize(
-    ("field", "answer"),
-    [
-        ("create_world", dm_env_rpc_pb2.CreateWorldResponse(world_name="other")),
-        ("destroy_world", None),
-        ("extension", None),
-    ],
-)
-def test_other_answers_change_no_state(
-    field: str, answer: dm_env_rpc_pb2.CreateWorldResponse | None
-) -> None:
-    lifecycle = joined(1)
-    lifecycle.answered(field, None, answer)
-    assert lifecycle.state is RUNNING
 
 
 @pytest.mark.parametrize(

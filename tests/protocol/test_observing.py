@@ -92,15 +92,6 @@ def test_both_ends_are_told_of_the_same_requests_and_bytes(told: Told, server: S
     assert all(each.address.startswith("ipv4:127.0.0.1:") for each in answered)
 
 
-async def test_with_asyncio_it_is_the_same(told: Told, server: Server) -> None:
-    async with await dm_env_rpc_client.make_async(server.address) as env:
-        await env.reset()
-        for _ in range(50):
-            await env.step({"paddle": 1})
-    server.stop()
-    assert told.kinds("client") == told.kinds("server") == ASKED
-
-
 def test_a_server_s_seconds_are_within_the_client_s(told: Told) -> None:
     with serve(lambda: Echo(seconds=0.02)) as server, make(server.address) as env:
         env.reset()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import Limits, dm_env_rpc_pb2
+from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import timesteps
@@ -132,20 +132,3 @@ def test_extensions_do_not_disturb(path: Path) -> None:
             seen.append(env.step(move(step)))
     (episode,) = read(path).episodes
     assert_same(seen, episode.flat_timesteps)
-
-
-def test_limits_are_those_of_the_reader(server: Server, path: Path) -> None:
-    play(server.address, 2, record=path)
-    with pytest.raises(RecordingError, match=r"answer 2 of connection 1 .*paddle"):
-        read(path, Limits(name_bytes=5))
-    assert len(read(path, Limits(name_bytes=100)).episodes) == 1
-
-
-def test_the_repr_of_an_episode_says_its_length_and_its_return(server: Server, path: Path) -> None:
-    with dm_env_rpc_client.make(server.address, record=path) as env:
-        env.reset()
-        for _ in range(9):
-            last = env.step({"paddle": 1})
-    (episode,) = read(path).episodes
-    said = f"9 steps, return {float(last.reward)}, terminated>"
-    assert repr(episode) == f"<Episode 1 of world {env.world_name!r}: {said}"

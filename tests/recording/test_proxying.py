@@ -17,8 +17,6 @@ from dm_env_rpc_client import Tls, dm_env_rpc_pb2
 from dm_env_rpc_client.errors import (
     ConnectionLostError,
     DeadlineExceededError,
-    RecordingError,
-    SpecError,
 )
 from dm_env_rpc_client.recording import proxy, read, replay
 from dm_env_rpc_client.server import Catch, Race, Server, serve
@@ -42,16 +40,6 @@ def test_a_session_through_a_proxy_is_the_same_and_is_recorded(
     assert sum(map(len, recording.episodes)) == 61
     with replay(path) as replayed:
         assert_same(expected, play(replayed.address, 60))
-
-
-def test_all_connections_go_into_one_file(server: Server, path: Path) -> None:
-    with proxy(server.address, path) as running, concurrent.futures.ThreadPoolExecutor(8) as pool:
-        sessions = list(pool.map(lambda _: play(running.address, 40), range(8)))
-    recording = read(path)
-    assert sorted(recording.connections) == list(range(1, 9))
-    assert sum(map(len, recording.episodes)) == 8 * 41
-    for session in sessions:
-        assert_same(sessions[0], session)
 
 
 def test_agents_that_wait_for_one_another_do_not_wait_for_ever(path: Path) -> None:
@@ -171,16 +159,3 @@ def test_a_client_that_goes_away_while_a_step_waits(path: Path) -> None:
         connection.close()
         assert settles(lambda: server.agent_count == 0)
     assert len(entries(path)) == 3
-
-
-def test_what_cannot_be_recorded(server: Server, path: Path) -> None:
-    with pytest.raises(SpecError, match="plaintext"):
-        proxy(server.address, path, "0.0.0.0:0")
-    with pytest.raises(SpecError, match="plaintext"):
-        proxy("env.example:50051", path)
-    with pytest.raises(OSError, match="cannot listen"):
-        proxy(server.address, path, server.address)
-    assert not path.exists()
-    path.touch()
-    with pytest.raises(RecordingError, match="the file exists"):
-        proxy(server.address, path)

@@ -247,14 +247,6 @@ def test_an_observation_that_the_caller_changes_is_recorded_as_it_came(
     np.testing.assert_array_equal(episode.timesteps.observation["frame"][0], kept)
 
 
-def test_what_was_recorded_is_in_the_file_soon(server: Server, path: Path) -> None:
-    with dm_env_rpc_client.connect(server.address, record=path) as connection:
-        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-        assert settles(lambda: len(entries(path)) == 2, 30)
-        assert not read(path).is_complete
-    assert read(path).is_complete
-
-
 def test_an_environment_that_nobody_closes_is_recorded_to_its_end(
     server: Server, path: Path
 ) -> None:
@@ -340,12 +332,3 @@ def test_a_forked_child_leaves_the_recording_to_its_parent(server: Server, path:
     recording = read(path)
     assert recording.is_complete
     assert sum(map(len, recording.episodes)) == 21
-
-
-def test_recording_is_off_by_default_and_imports_nothing(server: Server) -> None:
-    program = (
-        "import sys, dm_env_rpc_client\n"
-        "dm_env_rpc_client.make(sys.argv[1]).close()\n"
-        "assert not [name for name in sys.modules if 'mcap' in name or '.recording' in name]\n"
-    )
-    run_python("-c", program, server.address)
