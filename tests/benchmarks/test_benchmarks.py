@@ -30,7 +30,7 @@ FAR = 30.0
 grows as waits do: beside two busy loops each of three attempts was that slow, the last 37 times."""
 
 SLOW = ("waiting", "one-core-batched", "served", "served-together", "served-computing", "foreign",
-        "batched", "batched-single", "batched-rate")  # fmt: skip
+        "batched", "batched-single")  # fmt: skip
 """Sections that take ten seconds and more also with few rounds."""
 
 ROUNDS = 40

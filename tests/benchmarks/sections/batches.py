@@ -12,18 +12,14 @@ import functools
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import batch_space
 
-from dm_env_rpc_client import BatchedEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
-from tests.benchmarks.cheap import Cheap
 from tests.benchmarks.processes import serving
-from tests.benchmarks.results import Section, Target
+from tests.benchmarks.results import Section
 from tests.benchmarks.rounds import Contender, timed
-from tests.benchmarks.sections.serving import ASYNC, BATCHED, VECTOR, CheapGym, vector_step
+from tests.benchmarks.sections.serving import ASYNC, VECTOR, CheapGym, vector_step
 from tests.benchmarks.settings import Settings
 
 CART_POLE = "CartPole"
@@ -51,8 +47,6 @@ _STEPS = 2560
 """Environment steps of one turn, at most `_MOST_STEPS` of all environments."""
 
 _MOST_STEPS = 40
-_ROWS = 1024
-_LEAST_RATE = 1e6
 
 
 def _world(name: str) -> gymnasium.Env[Any, Any]:
@@ -115,54 +109,3 @@ def batched_single(settings: Settings) -> Section:
         row = settings.row(CART_POLE, contenders, f"1 {CART_POLE}")
     targets = [row.at_most(name, ASYNC, _MOST_OF_ONE, _TIMES) for name in (VECTOR, PROXY)]
     return Section("batched-single", "A step of an environment in another process", [row], targets)
-
-
-class _Nothing(Cheap):
-    """Computes nothing."""
-
-    def __init__(self) -> None:
-        super().__init__("float32 [1]")
-
-
-class _NothingVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A vector environment that computes nothing: all rows at once, as EnvPool has them."""
-
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
-    def __init__(self, num_envs: int):
-        self.num_envs = num_envs
-        self.single_observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-        self.single_action_space = gymnasium.spaces.Discrete(2)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._observation = np.zeros((num_envs, 1), np.float32)
-        self._reward = np.zeros(num_envs)
-        self._flags = np.zeros(num_envs, np.bool_)
-
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        return self._observation, {}
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        return self._observation, self._reward, self._flags, self._flags, {}
-
-
-_RATES = {"rows of Python": _Nothing, "a vector environment": _NothingVector}
-
-
-def batched_rate(settings: Settings) -> Section:
-    """What 1,024 environments that compute nothing reach: each by itself, and all as one."""
-    with contextlib.ExitStack() as stack:
-        contenders = {}
-        for kind, factory in _RATES.items():
-            address = stack.enter_context(serving(serve, factory))
-            envs = stack.enter_context(BatchedEnvironment(address, _ROWS))
-            envs.reset()
-            ((name, spec),) = envs.action_spec().items()
-            step = functools.partial(envs.step, {name: np.ones(_ROWS, spec.dtype)})
-            contenders[f"{BATCHED}, {kind}"] = timed(step, 10, _ROWS)
-        row = settings.row("a step", contenders, f"{_ROWS} environments that compute nothing")
-    targets = [
-        Target(f"{name}, {_ROWS}: steps/s", 1 / row.samples[name].median, _LEAST_RATE, is_rate=True)
-        for name in contenders
-    ]
-    return Section("batched-rate", "A step of one of N environments", [row], targets)

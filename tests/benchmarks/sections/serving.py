@@ -29,13 +29,12 @@ from tests.benchmarks.results import Row, Section, Target
 from tests.benchmarks.rounds import Contender, timed
 from tests.benchmarks.sections.reference_serving import serve_reference
 from tests.benchmarks.settings import Settings
-from tests.benchmarks.steppers import REFERENCE, BareCpp, Reference
+from tests.benchmarks.steppers import REFERENCE, Reference
 
 OURS = "dm_env_rpc_client, both ends"
 OURS_UNIX = "dm_env_rpc_client, a unix socket"
 OURS_GRPC = "dm_env_rpc_client, grpcio's server"
 ONE_FILE = "dm_env_rpc_client, the server in one file"
-CPP = "C++ server"
 REFERENCE_PAIR = f"{REFERENCE}, both ends"
 ASYNC = "AsyncVectorEnv"
 PIPE = "multiprocessing Pipe"
@@ -54,7 +53,6 @@ _MOST_OF_ASYNC = {"float32 [1]": 1.0, "uint8 84x84x4": 1.0, "float32 84x84x4": 1
 _LEAST_OF_REFERENCE = {"float32 [1]": 5.0, "uint8 84x84x4": 5.0, "float32 84x84x4": 12.0}
 _MOST_OF_PIPE = 1.6
 _MOST_OF_SERVE = 1.5
-_MOST_OF_CPP = 2.0
 _COMPUTING = 16
 _PAIR = 2
 _STEPS_COMPUTING = 10
@@ -200,24 +198,6 @@ def served(settings: Settings) -> Section:
         ]
     targets.append(rows[0].at_most(OURS, PIPE, _MOST_OF_PIPE))
     return Section("served", "A step of a Python environment in another process", rows, targets)
-
-
-def served_to_cpp(settings: Settings) -> Section:
-    """A step of a client in C++, with this package's server and with one in C++."""
-    with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(_ours())
-        contenders: dict[str, Contender] = {}
-        for name, address in {OURS: ours, CPP: settings.address}.items():
-            client = BareCpp(address, "scalar", 0)
-            stack.callback(client.close)
-            contenders[name] = functools.partial(_mean, client)
-        row = settings.row("scalar", contenders, "served to C++")
-    target = row.at_most(OURS, CPP, _MOST_OF_CPP)
-    return Section("served-to-cpp", "A step of a client in C++, by its server", [row], [target])
-
-
-def _mean(client: BareCpp) -> float:
-    return client.wait(_STEPS) / _STEPS
 
 
 def served_together(settings: Settings) -> Section:
