@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment
-from dm_env_rpc_client.bridges.env_c_api.child_process.pipe import ChildPipe
 from tests.bridges.env_c_api.compiling import compile_library
 
 MakeEnvironment = Callable[..., EnvCApiEnvironment]
@@ -48,14 +46,3 @@ def live() -> ctypes.c_int:
     """How many contexts of the complete library are live in this process."""
     library = ctypes.CDLL(compile_library("complete", "1.4"))
     return ctypes.c_int.in_dll(library, "complete_live_contexts")
-
-
-@pytest.fixture
-def pipes() -> Iterator[tuple[ChildPipe, ChildPipe]]:
-    """The two ends: what one sends, the other receives."""
-    reader, other_writer = os.pipe()
-    other_reader, writer = os.pipe()
-    pair = ChildPipe(reader, writer), ChildPipe(other_reader, other_writer)
-    yield pair
-    for pipe in pair:
-        pipe.close()

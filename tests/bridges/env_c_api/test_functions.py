@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from dm_env_rpc_client.bridges.env_c_api.declarations import VERSIONS, layout
-from dm_env_rpc_client.errors import PropertyError, SpecError
+from dm_env_rpc_client.errors import SpecError
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.bridges.env_c_api.conftest import MakeEnvironment
 
@@ -38,30 +37,3 @@ def test_every_function_of_a_version_is_called(make: MakeEnvironment, version: s
     not_called = [name for name in functions if calls(name) <= before[name]]
     # It is deprecated, and the same as act_discrete and act_continuous.
     assert not_called == (["act"] if version == "1.4" else [])
-
-
-@pytest.mark.parametrize(
-    ("operation", "key", "result"),
-    [
-        ("read", "nothing", "NOT_FOUND"),
-        ("read", "secret", "PERMISSION_DENIED"),
-        ("write", "nothing", "NOT_FOUND"),
-        ("write", "violations", "PERMISSION_DENIED"),
-        ("write", "speed", "INVALID_ARGUMENT"),
-        ("list", "nothing", "NOT_FOUND"),
-        ("list", "speed", "PERMISSION_DENIED"),
-    ],
-)
-def test_results_of_properties(
-    make: MakeEnvironment, operation: str, key: str, result: str
-) -> None:
-    environment = make()
-    call: dict[str, Callable[[str], object]] = {
-        "read": environment.read_property,
-        "write": lambda key: environment.write_property(key, "fast"),
-        "list": environment.list_properties,
-    }
-    with pytest.raises(PropertyError, match=f"cannot {operation} property '{key}'") as refusal:
-        call[operation](key)
-    assert (refusal.value.operation, refusal.value.key) == (operation, key)
-    assert refusal.value.code_name == result

@@ -114,16 +114,6 @@ def test_the_bytes_of_a_struct_as_launch_parameters(make: MakeEnvironment, isola
     assert environment.observation_spec()["camera"].shape == (72, 5, 3)
 
 
-def test_a_cffi_pointer_as_launch_parameters(make: MakeEnvironment) -> None:
-    ffi = layout("1.4").ffi
-    title = ffi.new("char[]", b"by pointer")
-    params = ffi.new("const char*[2]", [title, ffi.NULL])
-    environment = make(WITH_PARAMS, launch_params=params)
-    assert environment.read_property("title") == "by pointer"
-    with pytest.raises(SpecError, match="for a child process, it must be the bytes of a struct"):
-        make(WITH_PARAMS, launch_params=params, isolated=True)
-
-
 def test_a_connect_function_that_refuses_its_parameters(make: MakeEnvironment) -> None:
     with pytest.raises(LibraryError, match="connect function failed with code 22"):
         make(WITH_PARAMS, launch_params=[])

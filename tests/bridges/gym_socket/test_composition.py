@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import SpecError
 from dm_env_rpc_client import server as grpc_server
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.bridges.gym_socket.hosted_environment import as_hosted
 from tests.bridges.gym_socket import hosted
 
 STEPS = 300
@@ -167,18 +165,3 @@ def test_spaces_that_the_protocol_has_no_form_for(space: Any, text: str) -> None
         pytest.raises(dm_env_rpc_client.DmEnvRpcClientError, match=text),
     ):
         gym_socket.GymSocketEnvironment(server.address, "U")
-
-
-def test_environments_of_several_agents_are_refused_by_their_own_name() -> None:
-    import pettingzoo
-
-    class Duel(pettingzoo.ParallelEnv):
-        possible_agents = ("left", "right")
-
-        def action_space(self, agent: str) -> Any:
-            return gymnasium.spaces.Discrete(3)
-
-        observation_space = action_space
-
-    with pytest.raises(SpecError, match="the factory returned an object of type Duel; expected"):
-        as_hosted(Duel())

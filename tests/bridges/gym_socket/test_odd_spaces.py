@@ -209,6 +209,9 @@ def test_the_spec_of_what_was_written(name: str) -> None:
     value, expected = READ[name]
     found = elements.to_spec(space_json.from_json(value, "the space"), "o")
     assert found == expected
+    space = space_json.from_json(value, "the space")
+    written = space_json.to_json(space, "o")
+    assert space_json.from_json(written, "the space") == space
     if isinstance(found, specs.Array):
         assert (type(found), found.dtype, found.name) == (type(expected), expected.dtype, "o")
 

@@ -10,7 +10,6 @@ import gymnasium
 import pytest
 
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
-from tests.bridges.gym_socket import hosted
 from tests.bridges.gym_socket.hosted import hosting
 
 
@@ -72,43 +71,6 @@ def test_the_latest_dialect_refuses_what_the_operator_did_not_turn_on() -> None:
         assert environment.reset().first()
 
 
-def test_universe_goes_to_the_operators_handlers() -> None:
-    made: list[hosted.Counter] = []
-    calls: list[Any] = []
-
-    def make() -> hosted.Counter:
-        made.append(hosted.Counter())
-        return made[-1]
-
-    def wrap(environment: Any, wrapper: str, settings: Any) -> Any:
-        if wrapper == "Nothing":
-            return None
-        if wrapper != "Frames":
-            raise ValueError(f"no wrapper {wrapper}")
-        assert environment.environment is made[0]
-        return hosted.Frames()
-
-    with hosting(
-        make,
-        dialect="latest",
-        configure_universe=lambda environment, settings: calls.append((environment, settings)),
-        wrap_universe=wrap,
-    ) as (_, environment):
-        environment.configure_universe({"remotes": 1})
-        ((configured, settings),) = calls
-        assert settings == {"remotes": 1}
-        assert configured.environment is made[0]
-        with pytest.raises(DmEnvRpcError, match="ValueError: no wrapper Vision"):
-            environment.wrap_universe("Vision", {})
-        with pytest.raises(
-            DmEnvRpcError, match="wrap_universe returned an object of type NoneType; expected"
-        ):
-            environment.wrap_universe("Nothing", {})
-        assert environment.reset().observation.shape == (1,)
-        environment.wrap_universe("Frames", {})
-        assert environment.reset().observation.shape == (2, 3)
-
-
 class Shrunk(gymnasium.ActionWrapper[Any, Any, Any]):
     """Has fewer actions than what it is around."""
 
@@ -120,23 +82,35 @@ class Shrunk(gymnasium.ActionWrapper[Any, Any, Any]):
         return action
 
 
-def test_universe_gets_the_environment_that_was_made_and_may_wrap_it_as_gymnasium_does() -> None:
+def test_universe_goes_to_the_operators_handlers() -> None:
     made: list[gymnasium.Env[Any, Any]] = []
-    configured: list[gymnasium.Env[Any, Any]] = []
+    configured: list[Any] = []
 
     def make() -> gymnasium.Env[Any, Any]:
         made.append(gymnasium.make("MountainCar-v0"))
         return made[-1]
 
+    def wrap(environment: Any, wrapper: str, settings: Any) -> Any:
+        if wrapper == "Vision":
+            raise ValueError(f"no wrapper {wrapper}")
+        return Shrunk(environment, settings["n"]) if wrapper == "Shrunk" else None
+
     with hosting(
         make,
         dialect="latest",
-        configure_universe=lambda environment, settings: configured.append(environment),
-        wrap_universe=lambda environment, wrapper, settings: Shrunk(environment, settings["n"]),
+        configure_universe=lambda *arguments: configured.append(arguments),
+        wrap_universe=wrap,
     ) as (server, environment):
         assert environment.action_space == gymnasium.spaces.Discrete(3)
-        environment.configure_universe(None)
-        assert configured == made
+        environment.configure_universe({"remotes": 1})
+        assert configured == [(made[0], {"remotes": 1})]
+        with pytest.raises(DmEnvRpcError, match="ValueError: no wrapper Vision"):
+            environment.wrap_universe("Vision", {})
+        with pytest.raises(
+            DmEnvRpcError, match="wrap_universe returned an object of type NoneType; expected"
+        ):
+            environment.wrap_universe("Nothing", {})
+        assert environment.reset().first()
         environment.wrap_universe("Shrunk", {"n": 2})
         assert environment.action_space == gymnasium.spaces.Discrete(2)
         assert {int(environment.sample_action()) for _ in range(40)} == {0, 1}
