@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client.compliance import CHECKS, Outcome
+from dm_env_rpc_client.compliance import Outcome
 from dm_env_rpc_client.server import Server
 from tests.cli.commands import invoke
-from tests.cli.terminals import COMMAND, Terminal
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
 
@@ -87,24 +86,3 @@ def test_an_engine_that_dies_is_shown_with_its_last_words(when: str, tmp_path: P
     text = " ".join(result.stdout.split())
     assert "the server ended with exit code 3" in text
     assert text.count("Its last lines: no licence") == 1
-
-
-@pytest.mark.terminal
-def test_on_a_terminal_the_bar_and_the_results_do_not_overwrite_each_other(
-    tmp_path: Path, catch_server: Server
-) -> None:
-    arguments = f"{catch_server.address} --several-worlds --one-agent --quiet-seconds=0.05"
-    with Terminal(tmp_path, columns=220, rows=len(CHECKS) + 30) as terminal:
-        terminal.run(f"{COMMAND} check {arguments}; echo code $?")
-        terminal.waits_for(r"checking .*/")
-        terminal.waits_for("code 0", 60)
-        on_screen = terminal.screen()
-        terminal.run(f"clear; {COMMAND} check {arguments} > {tmp_path}/kept; echo code $?")
-        terminal.waits_for("^code 0", 60)
-        assert "passed" not in terminal.screen()
-    kept = (tmp_path / "kept").read_text().splitlines()
-    assert len(kept) > 60
-    shown = [line.rstrip() for line in on_screen.splitlines()]
-    first = shown.index(kept[0])
-    assert shown[first : first + len(kept)] == kept
-    assert shown[first + len(kept)] == "code 0"

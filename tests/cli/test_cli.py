@@ -24,8 +24,7 @@ from dm_env_rpc_client.tensors.specs import VariableArray
 from tests.cli.commands import address_of, ended, invoke, started
 from tests.launch.processes import children_of, is_alive
 from tests.support.environments import Robot
-from tests.support.scripted import settles
-from tests.support.stopwatch import ends_within, patience
+from tests.support.stopwatch import ends_within
 
 
 def test_run_without_an_address_serves_catch_itself() -> None:
@@ -135,30 +134,6 @@ def test_serve_runs_until_it_is_told_to_stop(stop: signal.Signals, options: list
         with ends_within(5, process):
             process.send_signal(stop)
         ended(process)
-
-
-ACTING = """
-import pathlib
-
-def act(timestep, action_spec):
-    if timestep.mid():
-        pathlib.Path("acted").touch()
-    return {"paddle": 1}
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_run_that_ends_in_a_step_leaves_no_process(tmp_path: Path, number: int) -> None:
-    (tmp_path / "acting.py").write_text(ACTING)
-    process = started("run", "-n", "1000000", "--policy=acting:act", cwd=tmp_path)
-    assert settles((tmp_path / "acted").exists, 60)
-    children = children_of(process.pid)
-    assert children
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=patience(60))
-    if number == signal.SIGINT:
-        assert (process.returncode, errors.strip()) == (130, "error: interrupted")
-    assert settles(lambda: not any(is_alive(child) for child in children), 20)
 
 
 @pytest.mark.parametrize(

@@ -99,22 +99,6 @@ def test_what_cannot_be_completed_is_met_with_silence(folder: Path, line: str) -
     assert not any("Error" in word for word in completed(folder, line))
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"_DM_ENV_RPC_COMPLETE": "complete_bash"},
-        {"_DM_ENV_RPC_COMPLETE": "complete_bash", "COMP_WORDS": "x", "COMP_CWORD": "many"},
-        {"_DM_ENV_RPC_COMPLETE": "complete_bash", "COMP_WORDS": "", "COMP_CWORD": "-3"},
-        {"_DM_ENV_RPC_COMPLETE": "complete_zsh"},
-        {"_DM_ENV_RPC_COMPLETE": "complete_fish"},
-    ],
-)
-def test_a_shell_that_asks_wrongly_is_met_with_silence(variables: dict[str, str]) -> None:
-    finished = run(*COMMAND, **variables)
-    assert finished.stderr == ""
-    assert "Traceback" not in finished.stdout
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_there_is_a_script_for_each_shell(shell: str) -> None:
     finished = run(*COMMAND, _DM_ENV_RPC_COMPLETE=f"source_{shell}")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import dm_env
 import gymnasium
 import numpy as np
 import pygame
@@ -24,7 +23,7 @@ from tests.adaptors.gymnasium.test_from_dm_env import Filmed
 from tests.cli import commands
 from tests.cli.commands import invoke, is_one_line_with
 from tests.support import groups
-from tests.support.environments import Robot
+from tests.support.environments import Constant, Robot
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
@@ -202,28 +201,16 @@ def colours() -> set[tuple[int, ...]]:
     return {tuple(map(int, pixel)) for pixel in window().reshape(-1, 3)}
 
 
-class TwoViews(dm_env.Environment):
+def two_views() -> Constant:
     """A small and a large picture, and a board."""
-
-    def action_spec(self) -> Any:
-        return {"move": specs.DiscreteArray(2)}
-
-    def observation_spec(self) -> Any:
-        return {
-            "small": specs.Array((6, 6, 3), np.uint8),
-            "view": {"large": specs.Array((20, 40, 3), np.uint8)},
-            "board": specs.BoundedArray((90, 90), np.int32, 0, 4),
-        }
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observed())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, self._observed())
-
-    def _observed(self) -> Any:
-        small, large = np.full((6, 6, 3), 10, np.uint8), np.full((20, 40, 3), 20, np.uint8)
-        return {"small": small, "view": {"large": large}, "board": np.full((90, 90), 2, np.int32)}
+    observed = {
+        "small": (specs.Array((6, 6, 3), np.uint8), 10),
+        "view.large": (specs.Array((20, 40, 3), np.uint8), 20),
+        "board": (specs.BoundedArray((90, 90), np.int32, 0, 4), 2),
+    }
+    values = {name: np.full(spec.shape, n, spec.dtype) for name, (spec, n) in observed.items()}
+    observations = {name: spec for name, (spec, _) in observed.items()}
+    return Constant(observations, values, {"move": specs.DiscreteArray(2)})
 
 
 @pytest.mark.parametrize(
@@ -235,7 +222,7 @@ class TwoViews(dm_env.Environment):
     ],
 )
 def test_the_picture_is_an_observation(options: list[str], colour: int, size: Any) -> None:
-    with serving(TwoViews) as (server, _):
+    with serving(two_views) as (server, _):
 
         def hand() -> None:
             assert settles(lambda: colours() == {(colour,) * 3})
@@ -326,7 +313,7 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_told_and_the_window_and_the_world_are_gone(case: str) -> None:
     options, error = WRONG[case]
-    with serve(TwoViews) as server:
+    with serve(two_views) as server:
         said = invoke("play", server.address, *options, code=2, environment=DUMMY).output
         assert server.world_count == 0
     assert error in " ".join(said.split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 from pathlib import Path
@@ -172,29 +171,3 @@ def test_ctrl_c_at_any_moment(interrupting: Path, catch_server: Server, moment: 
     assert (finished.returncode, finished.stderr) == (130, "error: interrupted\n")
     assert finished.stdout == ""
     assert settles(lambda: catch_server.world_count == 0, 20), "no world is left behind"
-
-
-STEPPING = """
-import pathlib
-from dm_env_rpc_client.server import Catch
-
-class Stepping(Catch):
-    def step(self, action):
-        pathlib.Path("stepped").touch()
-        return super().step(action)
-"""
-
-
-def test_a_server_that_dies_in_the_middle(tmp_path: Path) -> None:
-    (tmp_path / "stepping.py").write_text(STEPPING)
-    server = started("serve", "stepping:Stepping", "--address=localhost:0", "--json", cwd=tmp_path)
-    assert server.stdout is not None
-    address = json.loads(server.stdout.readline())["address"]
-    process = started("run", address, "-n", "1000000")
-    assert settles((tmp_path / "stepped").exists, 60)
-    server.kill()
-    server.communicate(timeout=patience(20))
-    out, errors = process.communicate(timeout=patience(60))
-    assert process.returncode == 3, errors
-    assert re.fullmatch(r"error: .*\n", errors)
-    assert out == ""

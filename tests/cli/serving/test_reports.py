@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client import Connection, DmEnvRpcError, connect, create_world, dm_env_rpc_pb2, make
-from dm_env_rpc_client.cli.serving import reports
 from tests.cli.commands import address_of, ended, started
 from tests.cli.terminals import COMMAND, Terminal
 from tests.support.scripted import settles
@@ -61,21 +60,6 @@ def test_on_a_terminal_there_is_a_table_that_changes(terminal: Terminal, options
     shown = terminal.waits_for("stopping")
     assert shown.count("steps/s") == 1, shown
     assert terminal.state() == {"alternate": "0", "cursor": "1"}
-
-
-@pytest.mark.terminal
-def test_a_table_fits_into_a_small_terminal(tmp_path: Path) -> None:
-    with Terminal(tmp_path, columns=80, rows=12) as terminal:
-        terminal.run(f"{COMMAND} serve {BROKEN} --address localhost:0 --no-try")
-        address = address_on(terminal)
-        for _ in range(8):
-            with pytest.raises(DmEnvRpcError, match="broken in __init__"):
-                make(address, {"at": "__init__"})
-        row(terminal, "0", "0", "0", "0", "0", "0", "8")
-        failures = re.findall(r"error: a create_world request of", terminal.screen())
-        assert len(failures) == reports.FAILURES
-        terminal.press("C-c")
-        terminal.waits_for("stopping")
 
 
 @contextlib.contextmanager

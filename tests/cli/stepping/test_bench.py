@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import dm_env_rpc_pb2, make
-from dm_env_rpc_client.cli.stepping import bench as command
 from dm_env_rpc_client.cli.stepping.episodes import Stopwatch
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
@@ -125,26 +123,3 @@ def test_there_is_no_estimate_without_an_answer_that_is_quicker_than_a_step(
         assert reason in found["server"]["reason"]
         text = invoke("bench", server.address, "--seconds", "0.2").stdout
         assert "the server's share of the wait is unknown: " in text
-
-
-ESTIMATE = {"estimate_us": 123456.0, "wait_us": 234567.0, "round_trip_us": 111111.0}
-
-
-@pytest.mark.parametrize("width", [50, 80])
-def test_lines_end_between_words_on_a_terminal(
-    width: int,
-    catch_server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    result = {**measured(catch_server.address, "--seconds", "0.2"), "server": ESTIMATE}
-    texts = []
-    for variables in ({}, {"TTY_COMPATIBLE": "1", "COLUMNS": str(width), "NO_COLOR": "1"}):
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        command._print(result)
-        texts.append(re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out))
-    to_file, to_terminal = texts
-    assert to_terminal.split() == to_file.split()
-    assert max(len(line.rstrip()) for line in to_terminal.splitlines()) <= width
-    assert max(map(len, to_file.splitlines())) > 150

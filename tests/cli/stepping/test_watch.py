@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-import threading
 from collections.abc import Iterator
 
 import pytest
 
-from dm_env_rpc_client import DmEnvRpcError, connect, create_world, join_world
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
+from dm_env_rpc_client import connect, join_world
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests.cli.commands import started
 from tests.support.scripted import settles
@@ -59,24 +57,3 @@ def test_it_goes_on_when_all_are_there_and_says_who_does_not_act(race: Server) -
         out, _ = process.communicate(timeout=patience(20))
         (episode,) = json.loads(out)["episodes"]
         assert (episode["ended"], episode["length"], process.returncode) == ("terminated", 3, 0)
-
-
-def test_what_steps_wait_for_is_a_property_of_anybody_who_knows_the_world(race: Server) -> None:
-    with connect(race.address) as watching, watching.reopen() as playing:
-        world = create_world(watching, {"environment": "race"})
-        properties = PropertiesExtension(watching)
-        assert properties.read(f"waiting_for.{world}") == ""
-        with join_world(playing, world) as env:
-            waiting = threading.Thread(target=env.reset)
-            waiting.start()
-            key = f"waiting_for.{world}"
-            assert settles(lambda: properties.read(key) == "1 more player(s) must join")
-            assert list(properties.list("")) == []
-            with watching.reopen() as late, join_world(late, world) as other:
-                other.reset()
-                waiting.join(20)
-                assert properties.read(key) == ""
-        with pytest.raises(DmEnvRpcError, match="no world 'nowhere'"):
-            properties.read("waiting_for.nowhere")
-        catch = create_world(watching, {"environment": "catch"})
-        assert properties.read(f"waiting_for.{catch}") == ""
