@@ -94,40 +94,6 @@ class EndsTheSequencesOfAllWorlds(Session):
 
 
 @breaks("a_step_changes_its_own_world_only")
-class NumbersTheSequencesOfAllWorlds(Session):
-    def begin(self) -> None:
-        super().begin()
-        vars(self.worlds)["begun"] = vars(self.worlds).get("begun", 0) + 1
-
-    def observe(self, requested: set[int]) -> Any:
-        observations = super().observe(requested)
-        if REWARD in requested:
-            observations[REWARD].floats.array[:] = [vars(self.worlds)["begun"]]
-        return observations
-
-
-@breaks("a_step_changes_its_own_world_only")
-class DrawsAllWorldsInOneBuffer(Session):
-    """Each step draws one element; those of earlier steps stay."""
-
-    def begin(self) -> None:
-        super().begin()
-        self.worlds.__dict__.setdefault("picture", np.zeros((3, 2), np.uint8)).fill(0)
-
-    def act(self, actions: Mapping[str, Any]) -> int:
-        state = super().act(actions)
-        vars(self.worlds)["picture"].flat[self.steps % 6] = 10 * self.steps
-        return state
-
-    def observe(self, requested: set[int]) -> Any:
-        observations = super().observe(requested)
-        if PICTURE in requested:
-            picture = vars(self.worlds)["picture"]
-            observations[PICTURE].CopyFrom(tensor_utils.pack_tensor(picture))
-        return observations
-
-
-@breaks("a_step_changes_its_own_world_only")
 class DrawsFromOneSeededGenerator(Session):
     """A world repeats itself, because it seeds the generator, unless another draws from it too."""
 

@@ -9,7 +9,6 @@ from typing import Any
 from google.rpc import code_pb2
 
 from tests.compliance import playground
-from tests.compliance.broken_streams import EndsTheStreamAfterAnError as EndsTheStream
 from tests.compliance.one_client_servers import (
     EndsTheEarlierStream,
     EndsTheStreamsOfOthers,
@@ -99,20 +98,6 @@ class Minimal(playground.Session):
         if kind not in ("join_world", "step", "leave_world"):
             raise playground.RequestError(f"{kind} is not known here", code_pb2.UNIMPLEMENTED)
         return super().carry_out(kind, request)
-
-
-class EndsAfterErrors(EndsTheStream, Minimal):
-    """The error for each of the requests that it does not know ends the stream, too."""
-
-
-class LateToNotice(EndsAfterErrors):
-    """Has one place in its world, and notices after a while that a connection has ended."""
-
-    class worlds_class(TheWorld):  # noqa: N801
-        max_agents = 1
-
-    def gone(self) -> None:
-        threading.Timer(0.2, super().gone).start()
 
 
 class OneConnection(Minimal):

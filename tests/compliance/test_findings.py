@@ -27,7 +27,6 @@ from tests.compliance.breakage import OPTIONS, session_of
 from tests.compliance.broken_servers import BROKEN
 from tests.compliance.limited_servers import (
     LIMITED,
-    LateToNotice,
 )
 from tests.reliability.recording import Seen
 from tests.support.scripted import ServerProcess
@@ -61,17 +60,6 @@ def test_a_server_that_ends_the_stream_after_an_error(seen: Seen) -> None:
     names = {result.name for result in skipped}
     assert names.isdisjoint({"unknown_actions_are_refused", "actions_out_of_range_are_refused"})
     assert len(because) <= 10
-
-
-def test_a_server_that_notices_late_that_a_stream_has_ended() -> None:
-    options = Options(world_name="", several_agents=False, timeout=20.0, quiet_seconds=0.05)
-    names = ("unknown_actions_are_refused", "actions_out_of_range_are_refused")
-    checks = [check for check in CHECKS if check.name in names]
-    with playground.serve(LateToNotice) as address:
-        results = list(run(address, options, [*FOUNDATIONS, *checks]))
-    found = [str(result) for result in results if result.is_finding]
-    assert len(found) == 1, found
-    assert found[0].startswith("the_stream_survives_errors: warned")
 
 
 class CannotCreate(playground.Worlds):

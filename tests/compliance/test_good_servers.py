@@ -128,13 +128,6 @@ def test_our_server_with_nested_bounded_and_variable_specs(policy: str) -> None:
     assert server.errors == []
 
 
-def test_our_server_where_actions_may_be_left_out() -> None:
-    defaults = {"arm.torque": Arm()._torque.minimum, "arm.grip": False, "say": ""}
-    with serve(Arm, default_actions={**defaults, "path": np.zeros((1, 2))}) as server:
-        passed = outcomes(server.address, Options(**QUICK), "action", "empty")
-    assert {"each_action_can_be_sent_alone", "a_step_may_be_empty"} <= set(passed)
-
-
 class Messaging(Arm):
     """Takes a message, of which the suite cannot know the type."""
 

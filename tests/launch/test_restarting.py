@@ -23,7 +23,6 @@ from dm_env_rpc_client import (
     DeadlineExceededError,
     DmEnvAdaptor,
     DmEnvRpcClientError,
-    LaunchError,
     Restart,
     RestartWarning,
     SpecError,
@@ -198,17 +197,6 @@ def test_attempts_are_used_up_by_a_server_that_ends_again_at_once() -> None:
             run()
         assert env.restarts == 2
     assert len(launcher.launches) == 3
-
-
-def test_a_server_that_cannot_be_launched_again() -> None:
-    launcher = Launcher("tests.support.environments:Echo", "no_such_module:Env")
-    with make(launcher, restart=RESTART) as env:
-        env.reset()
-        launcher.kill()
-        assert env.step({"value": 1}).last()
-        with pytest.raises(LaunchError, match="no_such_module"):
-            env.reset()
-    assert len(launcher.launches) == 1
 
 
 class Wider(Echo):

@@ -80,21 +80,6 @@ def test_a_click_on_a_button_steps_and_the_picture_changes(explorer: ExplorerOnP
     wait_for(lambda: differ(settled, explorer.picture()), "another picture")
 
 
-def test_a_run_moves_the_picture_and_leaves_the_kernel_free(explorer: ExplorerOnPage) -> None:
-    explorer.press("Reset")
-    explorer.wait_for("step 0")
-    explorer.press("Run")
-    explorer.wait_for("step 3")
-    wait_for(explorer.page.is_kernel_idle, "a moment in which the kernel does nothing")
-    before = explorer.picture()
-    wait_for(lambda: differ(before, explorer.picture()), "another picture")
-    explorer.press("Stop")
-    wait_for(lambda: "Stop" not in explorer.text(), "the end of the run")
-    stopped = explorer.text()
-    with pytest.raises(AssertionError):
-        wait_for(lambda: explorer.text() != stopped, "a step too many", 0.5)
-
-
 def test_keys_play_and_are_none_of_jupyterlabs(explorer: ExplorerOnPage) -> None:
     page = explorer.page
     cells = len(page.find(".jp-Notebook .jp-Cell"))

@@ -191,19 +191,6 @@ def test_the_controls_follow_a_policy() -> None:
         assert torque() == [1.0, -0.5, -0.5]
 
 
-def test_the_plots_can_be_read() -> None:
-    with exploring(Catch(rows=4, seed=0)) as hands:
-        for _ in range(7):
-            hands.press("Step")
-        hands.wait_for("episode 2 · step 3")
-        for part in (
-            *("Reward per step", "● reward ┆ new episode", "step, of all episodes"),
-            *("Return per episode", "● return: the sum of its rewards", "finished episode"),
-        ):
-            assert part in hands.text()
-        assert hands.explorer._plots.value.count('class="boundary"') == 1
-
-
 def test_a_large_image_is_sharper_when_it_stands_still() -> None:
     def shows(*size: int) -> bool:
         # There is none until the first is made.

@@ -10,7 +10,6 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -120,33 +119,6 @@ def test_row_56_clients_that_never_read(server: Served, seen: Seen) -> None:
         grown = server.peak() - memory
     seen(unread_connections=4, memory_mib=grown / MIB)
     assert grown <= 4 * 24 * MIB
-
-
-def test_row_56_requests_of_clients_that_are_gone(server: Served, tmp_path: Path) -> None:
-    """Row 56: what clients have sent costs little once nobody reads the answers."""
-    largest, count = (1 << 31) - 1, 4_000
-    opening = frame(WINDOW_UPDATE, struct.pack(">I", largest - 65_535)) + request(1)
-    descriptors = server.descriptors()
-
-    def processor_seconds(goes: bool) -> float:
-        """What the requests of ten clients cost, which go before the answers or take them all."""
-        before = server.processor_seconds()
-        for number in range(10):
-            is_made = tmp_path / f"{goes} {number}"
-            create = dm_env_rpc_pb2.EnvironmentRequest()
-            create.create_world.settings["until"].strings.array.append(str(is_made))
-            with RawClient(server.address, window=largest) as client:
-                client.send(opening + requests(1, create.SerializeToString(), *[b""] * (count - 1)))
-                assert settles(lambda: server.unread() == 0, 60)
-                if not goes:
-                    is_made.touch()
-                    assert client.read_until(lambda: len(client.found(DATA, 1)) == count, 60.0)
-            is_made.touch()
-            assert settles(lambda: server.descriptors() <= descriptors, 60)
-        return server.processor_seconds() - before
-
-    gone, all_answered = processor_seconds(True), processor_seconds(False)
-    assert gone < all_answered / 2
 
 
 def test_row_56_one_client_too_many(server: Served) -> None:

@@ -19,7 +19,6 @@ from dm_env_rpc_client import (
     reset_world,
 )
 from dm_env_rpc_client.errors import DmEnvRpcError
-from dm_env_rpc_client.extensions.properties import PropertiesExtension, PropertyNotFoundError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
 from dm_env_rpc_client.server import serve
 from tests.support.scripted import settles
@@ -44,10 +43,6 @@ class Sized(dm_env.Environment):
 
     def action_spec(self) -> Any:
         return specs.DiscreteArray(2, name="a")
-
-
-class WithoutProperties(Sized):
-    properties = None
 
 
 @pytest.fixture(params=[serve, one_file.serve], ids=["serve", "one file"])
@@ -89,15 +84,3 @@ def test_a_reset_of_the_agent_itself_ends_an_earlier_one_of_another(host: Any) -
             assert count.tolist() == [0]
             assert env.step({"action": 1}).mid()
         destroy_world(connection, name)
-
-
-@pytest.mark.parametrize("kind", [Sized, WithoutProperties])
-def test_an_environment_without_properties_has_none(host: Any, kind: Any) -> None:
-    with host(kind) as server, connect(server.address) as connection:
-        with join_world(connection, create_world(connection, {})) as env:
-            env.reset()
-            properties = PropertiesExtension(connection)
-            with pytest.raises(PropertyNotFoundError):
-                properties.read("speed")
-            assert "speed" not in [spec.key for spec in properties.list()]
-        assert not server.errors
