@@ -144,12 +144,6 @@ def test_a_tree_without_end_is_cut() -> None:
     tree = Endless({}).tree()
     assert len(tree.entries) == MAX_PROPERTIES
     assert not tree.is_complete
-    assert len(tree._repr_html_()) < 1_000_000
-
-
-def test_a_tree_with_very_many_properties_is_cut() -> None:
-    tree = Shelf({f"p{number}": 1.0 for number in range(MAX_PROPERTIES + 10)}).tree()
-    assert len(tree.entries) == MAX_PROPERTIES
-    assert not tree.is_complete
     assert f"more than {MAX_PROPERTIES}" in repr(tree)
     assert f"The first {MAX_PROPERTIES}" in tree._repr_html_()
+    assert len(tree._repr_html_()) < 1_000_000

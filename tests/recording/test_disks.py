@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import threading
@@ -14,7 +15,7 @@ from typing import TypeAlias
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import dm_env_rpc_pb2, make
+from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError
 from dm_env_rpc_client.recording import Recorder, mcap_file, proxy
 from dm_env_rpc_client.recording import recorder as recorders
@@ -44,8 +45,17 @@ def be_full(data: bytes) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_disk_that_is_full_ends_the_connection(server: Server, path: Path, disk: Disk) -> None:
-    with dm_env_rpc_client.connect(server.address, record=path) as connection:
+@pytest.mark.parametrize("is_of_proxy", [False, True], ids=["client", "proxy"])
+def test_a_disk_that_is_full_ends_the_connection(
+    server: Server, path: Path, disk: Disk, is_of_proxy: bool
+) -> None:
+    with contextlib.ExitStack() as stack:
+        address = server.address
+        if is_of_proxy:
+            address = stack.enter_context(proxy(address, path)).address
+        record = None if is_of_proxy else path
+        connection = stack.enter_context(dm_env_rpc_client.connect(address, record=record))
+        connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
         disk(be_full)
 
         def go_on() -> bool:
@@ -56,23 +66,8 @@ def test_a_disk_that_is_full_ends_the_connection(server: Server, path: Path, dis
             ConnectionLostError, match=r"cannot write the recording.*No space"
         ) as it:
             settles(go_on, 30)
-        assert isinstance(it.value.__cause__, RecordingError)
+        assert is_of_proxy or isinstance(it.value.__cause__, RecordingError)
         assert not connection.is_usable
-
-
-def test_a_client_of_a_proxy_is_told_that_the_disk_is_full(
-    server: Server, path: Path, disk: Disk
-) -> None:
-    with proxy(server.address, path) as running, make(running.address) as env:
-        env.reset()
-        disk(be_full)
-
-        def go_on() -> bool:
-            env.step({"paddle": 1})
-            return False
-
-        with pytest.raises(ConnectionLostError, match=r"cannot write the recording.*No space"):
-            settles(go_on, 30)
 
 
 def test_a_disk_that_is_full_at_the_end_is_logged_and_leaves_no_descriptor(
@@ -162,15 +157,6 @@ def test_a_recording_that_was_idle_for_long_waits_for_the_disk_as_any_other(
             stepping.join(60)
         assert writer.failure is None
     assert len(entries(path)) >= 400
-
-
-def test_a_disk_that_is_slow_delays_and_drops_nothing(
-    server: Server, path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorders, "MAX_WAITING_BYTES", 2_000)
-    disk(lambda _: time.sleep(0.05))  # It is slow.
-    play(server.address, 200, record=path)
-    assert len(entries(path)) == 410
 
 
 def test_a_slow_disk_delays_coroutines_that_record_and_no_others(

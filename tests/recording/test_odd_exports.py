@@ -54,16 +54,12 @@ TEXT = "Minari has no type of space for it"
 ODD: dict[str, Odd] = {
     "no elements": Odd(specs.Array((0,), F4), np.empty(0, F4), NONE),
     "no rows": Odd(specs.Array((0, 3), F4), np.empty((0, 3), F4), NONE),
-    "no columns": Odd(specs.Array((2, 0), F4), np.empty((2, 0), F4), NONE),
     "bounds of no elements": Odd(
         specs.BoundedArray((0,), np.int32, -1, 1), np.empty(0, np.int32), NONE
     ),
-    "no flags": Odd(specs.Array((0,), bool), np.empty(0, bool), NONE),
     "no texts": Odd(specs.StringArray((0,)), np.empty(0, object), NONE),
     "any length": Odd(VariableArray((-1,), F4), np.ones(3, F4), LENGTH),
     "any length with bounds": Odd(VariableBoundedArray((-1, 2), F8, 0, 2), np.ones((3, 2)), LENGTH),
-    "any length, none": Odd(VariableArray((-1,), F4), np.empty(0, F4), LENGTH),
-    "any length in the middle": Odd(VariableArray((2, -1), F4), np.ones((2, 3), F4), LENGTH),
     "any number of texts": Odd(VariableStringArray((-1,)), np.array(["a"], object), LENGTH),
     "a text": Odd(specs.StringArray(()), "a", TEXT),
     "texts": Odd(specs.StringArray((2,)), np.array(["a", "é"], object), TEXT),
@@ -74,9 +70,7 @@ ODD: dict[str, Odd] = {
         TEXT,
     ),
     "a flag": Odd(specs.Array((), bool), np.bool_(True)),
-    "flags": Odd(specs.Array((2,), bool), np.array([True, False])),
     "int8": Odd(specs.DiscreteArray(5, np.int8), np.int8(3)),
-    "one value": Odd(specs.DiscreteArray(1), np.int64(0)),
     "int64": Odd(specs.Array((), np.int64), np.int64(-(2**63))),
     "int64s": Odd(specs.Array((2,), np.int64), np.array([2**63 - 1, -(2**63)])),
     "uint64": Odd(specs.BoundedArray((), np.uint64, 0, 2**64 - 1), np.uint64(2**64 - 1)),
@@ -155,14 +149,6 @@ def test_values_of_every_kind(
     for exported in minari.load_dataset("odd/value-v0").iterate_episodes():
         found = (exported.observations if place == "observation" else exported.actions)[-1]
         np.testing.assert_array_equal(found, odd.value)
-
-
-@pytest.mark.parametrize("name", ["no elements", "no columns", "an image", "a message"])
-def test_the_command_shows_values_of_every_kind(name: str, path: Path) -> None:
-    recorded_twice(path, ODD[name], "observation")
-    shown = run_command("inspect", str(path))
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "2 episodes, 2 steps" in shown.stdout
 
 
 @pytest.mark.parametrize("name", ["no elements", "any length", "a text"])

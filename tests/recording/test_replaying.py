@@ -19,7 +19,7 @@ from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 from tests.recording import sessions
-from tests.recording.sessions import SETTINGS, assert_same, messages, move, play, record
+from tests.recording.sessions import SETTINGS, assert_same, messages, play, record
 from tests.reliability.scorecard import counts
 
 ARENA = dm_env_rpc_pb2.EnvironmentResponse(create_world={"world_name": "arena"}).SerializeToString()
@@ -49,15 +49,6 @@ def test_a_replay_serves_any_number_of_clients(recorded: Path) -> None:
         first = play(replayed.address, 30)
         assert_same(first, play(replayed.address, 30))
         assert_same(first, play(replayed.address, 30, transport="grpc"))
-
-
-def test_steps_that_are_pipelined_are_replayed(recorded: Path) -> None:
-    with replay(recorded) as replayed:
-        expected = play(replayed.address, 30)
-        with dm_env_rpc_client.make(replayed.address, SETTINGS) as env:
-            env.reset()
-            answers = [env.step_async(move(step)) for step in range(30)]
-            assert_same(expected[1:], [answer.result() for answer in answers])
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])

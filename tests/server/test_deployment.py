@@ -14,7 +14,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,37 +193,6 @@ def test_the_container_has_a_user_without_rights_and_no_secrets(dockerfile: Dock
 def test_the_requirements_name_the_wheel_that_a_clone_makes() -> None:
     name = f"dm_env_rpc_client-{dm_env_rpc_client.__version__}-py3-none-any.whl"
     assert blocks("text")[0] == f"./{name}[cli]\n"
-
-
-@pytest.mark.slow
-@pytest.mark.certificates
-@pytest.mark.timeout(600)
-def test_what_the_dockerfile_installs_is_enough(
-    dockerfile: Dockerfile, folder: Path, mounted: Path, port: int
-) -> None:
-    """In an environment of its own, which gets what the first stage installs."""
-    installed = folder / "engine"
-    venv.create(installed, with_pip=True)
-    (folder / "requirements.txt").write_text(blocks("text")[0])
-    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", ".", str(ROOT)]
-    subprocess.run(wheel, cwd=folder, check=True)
-    made, filled = (value for name, value in dockerfile.built if name == "RUN")
-    assert made == "python -m venv /opt/engine"
-    install = filled.replace("/opt/engine", str(installed)).split()
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    constraints = str(ROOT / "tests" / "constraints.txt")
-    subprocess.run([*install, "-q", "-c", constraints], cwd=folder, check=True, env=clean)
-    command = dockerfile.command("ENTRYPOINT", mounted, port)
-    command[0] = str(installed / "bin" / command[0])
-    with running(command, folder, clean) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline(), process.communicate(timeout=patience(10))[1]
-        check = dockerfile.command("HEALTHCHECK", mounted, port)
-        check[0] = str(installed / "bin" / check[0])
-        subprocess.run(check, env=clean, check=True, timeout=patience(60))
-        process.terminate()
-        process.communicate(timeout=patience(30))
-        assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")

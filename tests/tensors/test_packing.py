@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from dm_env_rpc.v1 import tensor_utils
 from google.protobuf import any_pb2, descriptor_pb2, struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
@@ -346,6 +347,12 @@ def test_only_elements_that_are_the_same_are_sent_as_one(value: Any, elements: i
 @given(strategies.arrays(), st.sampled_from(sorted(strategies.LAYOUTS)), st.booleans())
 def test_packing_undoes_unpacking(array: strategies.Array, layout: str, compress: bool) -> None:
     tensor = pack_tensor(strategies.LAYOUTS[layout](array), try_compress=compress)
+    assert strategies.same_bits(tensor_utils.unpack_tensor(tensor), array), "the peer"
+    if not compress:
+        sent = tensor_utils.pack_tensor(array)
+        assert tensor.SerializeToString(deterministic=True) == sent.SerializeToString(
+            deterministic=True
+        )
     assert strategies.same_bits(unpack_tensor(Tensor.FromString(tensor.SerializeToString())), array)
 
 

@@ -143,10 +143,3 @@ def test_an_axis_has_round_numbers(count: int, ticks: list[int] | None) -> None:
     texts = [text.text for text in tree.iter(f"{SVG}text") if text.get("text-anchor") == "middle"]
     expected = list(range(1, count + 1)) if ticks is None else ticks
     assert texts[:-1] == [str(number) for number in expected]
-
-
-def test_a_title_is_escaped() -> None:
-    svg = plots.line([1, 2], title="<b>& all")
-    assert "&lt;b&gt;&amp; all" in svg
-    assert re.search(r'aria-label="&lt;b&gt;&amp; all"', svg)
-    parse(svg)

@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import numpy as np
 import pytest
+from dm_env import specs
 from google.protobuf import any_pb2
 
+from dm_env_rpc_client import DmEnvRpcError, connect, create_world
+from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.tensors.displays import markup, plots
+from dm_env_rpc_client.tensors.displays.spec_tables import spec_table
 from dm_env_rpc_client.tensors.displays.values import show_value
 
 ATTACK = "<script>alert(1)</script>"
@@ -87,9 +93,30 @@ def test_odd_arrays_are_summed_up_too(value: Any) -> None:
     ],
 )
 def test_what_a_server_sends_is_never_html(value: Any) -> None:
-    shown = show_value(value)
+    check_text(show_value(value))
+
+
+def check_text(shown: str) -> None:
     assert "<script" not in shown
     assert "&lt;script" in shown
+
+
+def test_names_titles_and_errors_are_never_html() -> None:
+    check_text(markup.section(ATTACK, ""))
+    check_text(markup.table([ATTACK], []))
+    check_text(spec_table({ATTACK: specs.Array((), np.int32, ATTACK)}))
+    drawn = plots.line([1, 2], title=ATTACK)
+    check_text(drawn)
+    assert f'aria-label="{markup.escape(ATTACK)}"' in drawn
+    ElementTree.fromstring(drawn)
+
+    def broken() -> None:
+        raise RuntimeError(ATTACK)
+
+    with serve(broken) as server, connect(server.address) as connection:
+        with pytest.raises(DmEnvRpcError):
+            create_world(connection)
+        check_text(server._repr_html_())
 
 
 @pytest.mark.parametrize(
