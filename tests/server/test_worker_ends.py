@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import os
 import signal
 import subprocess
@@ -91,21 +90,6 @@ def test_stopping_lets_steps_end_and_ends_the_processes(tmp_path: Path) -> None:
     assert server.wait(0.0)
     assert server.stats().steps == 2
     server.stop()
-
-
-def test_a_forgotten_server_ends() -> None:
-    server = serve(Where, processes=1)
-    address, pids = server.address, processes_of(server)
-    del server
-
-    def has_ended() -> bool:
-        # A thread may have held it for a moment.
-        gc.collect()
-        return have_ended(pids)
-
-    assert settles(has_ended)
-    with pytest.raises(ConnectionLostError):
-        connect(address, timeout=0.5)
 
 
 def test_a_request_that_may_have_ended_a_worker_is_not_given_to_another() -> None:
