@@ -75,27 +75,6 @@ def test_a_connection_that_is_lost_is_told_of_once(caplog: pytest.LogCaptureFixt
     )
 
 
-async def test_with_asyncio_it_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "dm_env_rpc_client.client")
-    with ScriptedServer(lambda requests, _: iter(())) as server:
-        async with await dm_env_rpc_client.connect_async(server.address) as connection:
-            with pytest.raises(dm_env_rpc_client.ConnectionLostError):
-                await dm_env_rpc_client.create_world_async(connection)
-        async with await dm_env_rpc_client.connect_async(server.address):
-            pass
-    told = [
-        line.partition(": ")[2]
-        for line in lines(caplog, logging.DEBUG)
-        if line.startswith("client.async")
-    ]
-    assert [line.partition(": ")[0] for line in told] == [
-        "connected to HERE",
-        "the connection to HERE is unusable",
-        "connected to HERE",
-        "the connection to HERE was closed",
-    ]
-
-
 def test_a_program_that_does_not_ask_for_the_log_gets_none() -> None:
     program = (
         "import logging, dm_env_rpc_client\n"

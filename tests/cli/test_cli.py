@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ import pytest
 from dm_env import specs
 
 from dm_env_rpc_client import SpecError, connect, create_world, make
-from dm_env_rpc_client.cli import entry
 from dm_env_rpc_client.cli.stepping import episodes
-from dm_env_rpc_client.extras import install_command
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.setting_text import parse_settings
 from dm_env_rpc_client.tensors.specs import VariableArray
@@ -156,18 +153,6 @@ def test_commands_start_servers_that_end_with_them(line: str) -> None:
 def test_a_server_that_does_not_start_is_told() -> None:
     result = invoke("run", "process:false {port}", code=3)
     assert "the server ended with exit code 1: false" in result.stderr
-
-
-def test_a_missing_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in [name for name in sys.modules if name.startswith("dm_env_rpc_client.cli.app")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "typer", None)
-    with pytest.raises(SystemExit) as ended:
-        entry.main()
-    assert ended.value.code == 2
-    assert install_command("cli") in capsys.readouterr().err
 
 
 def test_policies_repeat_with_their_seed() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from dm_env_rpc.v1 import tensor_utils
 
-from tests.compliance.breakage import breaks
+from tests.compliance.breakage import BROKEN, breaks
 from tests.compliance.playground import (
     FORCE,
     GRIP,
@@ -38,46 +38,42 @@ class _WithSpecs(Session):
         raise NotImplementedError
 
 
-@breaks("names_are_unique")
-class NamesTwoActionsAlike(_WithSpecs):
-    def spoil_specs(self, specs: Any) -> None:
-        specs.actions[GRIP].name = "path"
+Spoil = Callable[..., object]
+
+_SPECS: dict[str, tuple[str, Spoil]] = {
+    "names two actions alike": (
+        "names_are_unique", lambda specs: setattr(specs.actions[GRIP], "name", "path"),
+    ),
+    "names an observation like the parent of another": (
+        "no_name_is_the_parent_of_another",
+        lambda specs: setattr(specs.observations[HEARD], "name", "arm"),
+    ),
+    "has two variable dimensions": (
+        "at_most_one_dimension_is_variable",
+        lambda specs: _put(specs.actions[PATH].shape, [-1, -1]),
+    ),
+    "has a data type that there is none of": (
+        "data_types_are_valid", lambda specs: setattr(specs.observations[PICTURE], "dtype", 0),
+    ),
+    "has a minimum above its maximum": (
+        "bounds_make_sense", lambda specs: _put(specs.observations[STEPS].min.int64s.array, [100]),
+    ),
+    "has a bound that is nan": (
+        "bounds_make_sense", lambda specs: _put(specs.actions[PATH].max.doubles.array, [np.nan]),
+    ),
+    "has bounds of another number than elements": (
+        "bounds_make_sense", lambda specs: specs.actions[FORCE].min.floats.array.pop(),
+    ),
+}  # fmt: skip
+"""What is wrong with the specs, the check that is to notice, and what spoils them."""
 
 
-@breaks("no_name_is_the_parent_of_another")
-class NamesAnObservationLikeTheParentOfAnother(_WithSpecs):
-    def spoil_specs(self, specs: Any) -> None:
-        specs.observations[HEARD].name = "arm"
+def _put(repeated: Any, values: Any) -> None:
+    repeated[:] = values
 
 
-@breaks("at_most_one_dimension_is_variable")
-class HasTwoVariableDimensions(_WithSpecs):
-    def spoil_specs(self, specs: Any) -> None:
-        specs.actions[PATH].shape[:] = [-1, -1]
-
-
-@breaks("data_types_are_valid")
-class HasADataTypeThatThereIsNoneOf(_WithSpecs):
-    def spoil_specs(self, specs: Any) -> None:
-        specs.observations[PICTURE].dtype = 0
-
-
-@breaks("bounds_make_sense")
-class HasAMinimumAboveItsMaximum(_WithSpecs):
-    def spoil_specs(self, specs: Any) -> None:
-        specs.observations[STEPS].min.int64s.array[:] = [100]
-
-
-@breaks("bounds_make_sense")
-class HasABoundThatIsNan(_WithSpecs):
-    def spoil_specs(self, specs: Any) -> None:
-        specs.actions[PATH].max.doubles.array[:] = [float("nan")]
-
-
-@breaks("bounds_make_sense")
-class HasBoundsOfAnotherNumberThanElements(_WithSpecs):
-    def spoil_specs(self, specs: Any) -> None:
-        del specs.actions[FORCE].min.floats.array[5]
+for _wrong, (_check, _spoil) in _SPECS.items():
+    BROKEN[_wrong] = _check, type("Spoiled", (_WithSpecs,), {"spoil_specs": staticmethod(_spoil)})
 
 
 # Observations.
@@ -117,56 +113,16 @@ class RefusesDuplicateRequests(Session):
 
 
 class _Observing(Session):
+    uid: int
+
     def observe(self, requested: set[int]) -> Any:
         observations = super().observe(requested)
-        for uid in requested:
-            self.spoil(uid, observations[uid])
+        if self.uid in requested:
+            self.spoil(observations[self.uid])
         return observations
 
-    def spoil(self, uid: int, tensor: Any) -> None:
+    def spoil(self, tensor: Any) -> None:
         raise NotImplementedError
-
-
-@breaks("observations_have_the_shape_and_type_of_their_specs")
-class ObservesAnotherType(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == REWARD:
-            tensor.CopyFrom(tensor_utils.pack_tensor(1.0))
-
-
-@breaks("observations_have_the_shape_and_type_of_their_specs")
-class ObservesAnotherShape(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == PICTURE:
-            tensor.shape[:] = [2, 3]
-
-
-@breaks("observations_have_the_shape_and_type_of_their_specs")
-class ObservesFewerElementsThanTheShape(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == PICTURE:
-            tensor.uint8s.array = b"12345"
-
-
-@breaks("observations_are_within_their_bounds")
-class ObservesWhatIsOutOfBounds(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == STEPS:
-            tensor.int64s.array[:] = [-1]
-
-
-@breaks("observations_are_within_their_bounds")
-class ObservesInColumnMajorOrder(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == SEEN_FORCE:
-            tensor.floats.array[:] = list(np.reshape(tensor.floats.array, (2, 3)).T.ravel())
-
-
-@breaks("observations_are_within_their_bounds")
-class ObservesNanWithinBounds(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == SEEN_PATH:
-            tensor.doubles.array[0] = np.nan
 
 
 class _Unbounded(_Observing, _WithSpecs):
@@ -175,38 +131,59 @@ class _Unbounded(_Observing, _WithSpecs):
             specs.observations[SEEN_PATH].ClearField(field)
 
 
-@breaks("observations_without_bounds_are_numbers")
-class ObservesNan(_Unbounded):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == SEEN_PATH:
-            tensor.doubles.array[-1] = np.nan
-
-
-@breaks("observations_without_bounds_are_numbers")
-class ObservesNanInTheLastStep(_Unbounded):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == SEEN_PATH and not self.running:
-            tensor.doubles.array[-1] = np.nan
-
-
-@breaks("rewards_and_discounts_are_numbers")
-class RewardsWithNan(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == REWARD:
-            tensor.floats.array[:] = [np.nan]
-
-
-@breaks("rewards_and_discounts_are_numbers")
-class RewardsTheLastStepWithNan(_Observing):
-    def spoil(self, uid: int, tensor: Any) -> None:
-        if uid == REWARD and not self.running:
-            tensor.floats.array[:] = [np.nan]
-
-
-@breaks("rewards_and_discounts_are_numbers")
-class DiscountsWithNan(RewardsWithNan, _WithSpecs):
+class _Discounting(_Observing, _WithSpecs):
     def spoil_specs(self, specs: Any) -> None:
         specs.observations[REWARD].name = "discount"
+
+
+def _in_the_last_step(spoil: Spoil) -> Spoil:
+    return lambda session, tensor: session.running or spoil(session, tensor)
+
+
+def _column_major(_: Session, tensor: Any) -> None:
+    tensor.floats.array[:] = list(np.reshape(tensor.floats.array, (2, 3)).T.ravel())
+
+
+def _nan_at(index: int) -> Spoil:
+    return lambda _, tensor: tensor.doubles.array.__setitem__(index, np.nan)
+
+
+def _nan(_: Session, tensor: Any) -> None:
+    tensor.floats.array[:] = [np.nan]
+
+
+_FORM = "observations_have_the_shape_and_type_of_their_specs"
+_BOUNDS = "observations_are_within_their_bounds"
+_NUMBERS = "observations_without_bounds_are_numbers"
+_REWARDS = "rewards_and_discounts_are_numbers"
+
+_OBSERVED: dict[str, tuple[str, type[_Observing], int, Spoil]] = {
+    "observes another type": (
+        _FORM, _Observing, REWARD, lambda _, tensor: tensor.CopyFrom(tensor_utils.pack_tensor(1.0)),
+    ),
+    "observes another shape": (
+        _FORM, _Observing, PICTURE, lambda _, tensor: _put(tensor.shape, [2, 3]),
+    ),
+    "observes fewer elements than the shape": (
+        _FORM, _Observing, PICTURE, lambda _, tensor: setattr(tensor.uint8s, "array", b"12345"),
+    ),
+    "observes what is out of bounds": (
+        _BOUNDS, _Observing, STEPS, lambda _, tensor: _put(tensor.int64s.array, [-1]),
+    ),
+    "observes in column major order": (_BOUNDS, _Observing, SEEN_FORCE, _column_major),
+    "observes nan within bounds": (_BOUNDS, _Observing, SEEN_PATH, _nan_at(0)),
+    "observes nan": (_NUMBERS, _Unbounded, SEEN_PATH, _nan_at(-1)),
+    "observes nan in the last step": (
+        _NUMBERS, _Unbounded, SEEN_PATH, _in_the_last_step(_nan_at(-1)),
+    ),
+    "rewards with nan": (_REWARDS, _Observing, REWARD, _nan),
+    "rewards the last step with nan": (_REWARDS, _Observing, REWARD, _in_the_last_step(_nan)),
+    "discounts with nan": (_REWARDS, _Discounting, REWARD, _nan),
+}  # fmt: skip
+"""What is wrong, the check that is to notice, the server, the observation, and what spoils it."""
+
+for _wrong, (_check, _base, _uid, _spoil) in _OBSERVED.items():
+    BROKEN[_wrong] = _check, type("Spoiled", (_base,), {"uid": _uid, "spoil": _spoil})
 
 
 # Actions.

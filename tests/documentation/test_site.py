@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import html
 import http.server
 import importlib
 import inspect
@@ -117,34 +116,6 @@ def test_every_promised_name_is_described(pages: dict[Path, Page]) -> None:
             if not inspect.ismodule(thing) and not places & ids:
                 missing.append(f"{module}.{name}")
     assert missing == []
-
-
-def test_defaults_are_shown_as_what_they_are(site: Path) -> None:
-    defaults: dict[tuple[str, str], str] = {}
-    for path in (site / "reference" / "api").glob("*.html"):
-        for thing, described in re.findall(
-            r'<dt class="sig [^"]*" id="([^"]*)">(.*?)</dt>', path.read_text(), re.DOTALL
-        ):
-            for given in re.findall(r'<em class="sig-param">(.*?)</em>', described, re.DOTALL):
-                name, equals, value = re.sub("<.*?>|\\s", "", given).partition("=")
-                if equals:
-                    defaults[thing, name] = html.unescape(value)
-    # The checks are too many to be shown, and have a description under this name.
-    named = {at: text for at, text in defaults.items() if re.search(r"^_?[A-Z][A-Z_]+$|<", text)}
-    assert named == {("dm_env_rpc_client.compliance.run", "checks"): "CHECKS"}
-    expected = {
-        ("make", "timeout"): "10.0",
-        ("make", "create_world_settings"): "{}",
-        ("DmEnvAdaptor.unroll", "ahead"): "1024",
-        ("launch.from_process", "timeout"): "60.0",
-        ("server.serve", "address"): "'localhost:0'",
-        ("server.serve", "limits"): "Limits()",
-        ("compliance.Options", "create_settings"): "{}",
-        ("connect", "transport"): "'auto'",
-    }
-    assert {
-        (thing, name): defaults[f"dm_env_rpc_client.{thing}", name] for thing, name in expected
-    } == expected
 
 
 def test_the_reference_has_the_options_of_every_command(site: Path) -> None:

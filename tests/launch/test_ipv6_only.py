@@ -37,10 +37,6 @@ for served in ("http2", "grpc"):
         for transport in ("http2", "grpc"):
             use(server.address, transport=transport)
 """,
-    "processes": """
-with serve(Catch, processes=1) as server:
-    use(server.address)
-""",
     "command": f"""
 use("process:" + {_SERVE!r})
 """,
@@ -49,8 +45,6 @@ use("python:{_CATCH}")
 use("process:" + sys.executable + " -m dm_env_rpc_client.server {_CATCH} localhost:{{port}}")
 """,
 }
-
-_MORE = ("processes", "python")
 
 _PROGRAM = """
 import sys
@@ -93,7 +87,7 @@ def _namespace(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_namespace")
 @pytest.mark.parametrize(
     "case",
-    ["serve", "command", *(pytest.param(each, marks=pytest.mark.slow) for each in _MORE)],
+    ["serve", "command", pytest.param("python", marks=pytest.mark.slow)],
 )
 def test_all_works_without_an_ipv4_loopback_address(case: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"

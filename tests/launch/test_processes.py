@@ -247,44 +247,6 @@ def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     assert [pid for pid in pids if os.fsencode(told) in command_of(pid)] == []
 
 
-def test_a_forked_child_that_exits_ends_nothing() -> None:
-    with from_process(AT_PORT) as launch:
-        program = os.fork()
-        if not program:
-            launch._finalizer()
-            os._exit(0)
-        os.waitpid(program, 0)
-        assert answers(launch)
-
-
-WITH_A_CHILD = f"""
-import os, subprocess, sys
-child = subprocess.Popen(["sleep", "300"])
-print("child", child.pid, flush=True)
-os.execv(sys.executable, {AT_PORT[:-1]!r} + [sys.argv[1]])
-"""
-
-
-def launch_with_a_child() -> tuple[Launch, int]:
-    launch = from_process([sys.executable, "-c", WITH_A_CHILD, "unix:{socket}"], cwd=ROOT)
-    return launch, int(launch.logs().split()[1])
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_supervisor_that_is_killed_leaves_nothing(number: signal.Signals) -> None:
-    launch, child = launch_with_a_child()
-    with launch:
-        pids = [server_of(launch), child]
-        assert all(map(is_alive, pids))
-        os.kill(launch.pid, number)
-        assert settles(lambda: not any(map(is_alive, pids)), 20)
-        assert settles(lambda: not launch.is_running, 20)
-        with pytest.raises(LaunchError, match=f"was ended by signal {number.value}"):
-            launch.check_running()
-        folder = Path(launch.address.removeprefix("unix:")).parent
-        assert settles(lambda: not folder.exists(), 20)
-
-
 def test_logs_are_the_end_of_an_output_that_does_not_fill_the_disk() -> None:
     size = 8 << 20
     program = f"""

@@ -139,13 +139,3 @@ def test_what_cannot_be_opened(
     path = compile_library("complete", "1.4") if library == "complete" else library
     with pytest.raises(SpecError, match=message):
         EnvCApiEnvironment(path, connect, **kwargs)
-
-
-def test_without_cffi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "cffi", None)
-    layout.cache_clear()
-    try:
-        with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[c\]"):
-            layout("1.4")
-    finally:
-        layout.cache_clear()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import dm_env
@@ -60,25 +58,6 @@ class Counter(dm_env.Environment):
 
     def close(self) -> None:
         self.closed = True
-
-
-class SlowToExit(Counter):
-    """When it is closed, its process takes long to exit, and says by a file that it has begun to.
-
-    Args:
-      exits: the path of the file.
-    """
-
-    def __init__(self, exits: str):
-        super().__init__()
-        self._exits = Path(exits)
-
-    def close(self) -> None:
-        def exit_slowly() -> None:
-            self._exits.touch()
-            time.sleep(60)  # Until it is killed.
-
-        atexit.register(exit_slowly)
 
 
 class Frames(dm_env.Environment):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import time
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits, serve
+from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Limits
 from dm_env_rpc_client.errors import (
     ConnectionClosedError,
     ConnectionLostError,
@@ -24,11 +23,8 @@ from dm_env_rpc_client.errors import (
     ProtocolError,
     SpecError,
 )
-from tests.bridges.gym_socket import hosted, interrupts
 from tests.bridges.gym_socket.peers import OK, RESET, Peer, scripted_peer, sized
-from tests.reliability.recording import Seen
 from tests.support.alarms import Alarm
-from tests.support.programs import run_python
 from tests.support.scripted import descriptor_count, settles
 from tests.support.stopwatch import Stopwatch
 
@@ -252,19 +248,6 @@ def test_an_interrupted_wait_is_the_end() -> None:
         with pytest.raises(KeyboardInterrupt), Alarm(0.2):
             environment.reset()
         assert_unusable(environment, KeyboardInterrupt)
-
-
-@pytest.mark.row(6)
-@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.soak)])
-def test_interrupts_at_random_points_leave_no_stale_answer(count: int, seen: Seen) -> None:
-    """Row 6 of the reliability scorecard, on this protocol."""
-    with serve({"C": functools.partial(hosted.Counter, length=5)}, "localhost:0") as server:
-        finished = run_python("-m", interrupts.__name__, server.address, count)
-        interrupted, lost = map(int, finished.stdout.split())
-        seen(interrupts=interrupted, unusable_connections=lost)
-        assert interrupted == count
-        assert 0 < lost <= count
-        assert not server.errors
 
 
 def test_close_frees_a_thread_that_waits() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,24 +60,6 @@ def test_a_hanging_step_does_not_outlive_the_server(server: Server) -> None:
             environment.step(4)
         server.stop(0.2)
         assert is_gone(pid)
-
-
-@pytest.mark.parametrize("is_stopping", [True, False])
-def test_a_process_that_takes_long_to_exit_has_closed_its_environment(
-    is_stopping: bool, tmp_path: Path
-) -> None:
-    exits = tmp_path / "exits"
-    slow = functools.partial(hosted.SlowToExit, str(exits))
-    with serve({"Slow": slow}, "localhost:0", processes=True) as server:
-        with GymSocketEnvironment(server.address, "Slow") as environment:
-            pid = pid_of(environment)
-        assert settles(exits.exists)
-        if not is_stopping:
-            os.kill(pid, signal.SIGKILL)
-            assert settles(lambda: not server.session_count)
-        assert server.stop(0.0)
-        assert is_gone(pid)
-        assert not server.errors
 
 
 def test_an_environment_that_cannot_be_made(server: Server) -> None:

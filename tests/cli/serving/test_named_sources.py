@@ -91,8 +91,6 @@ def test_what_pettingzoo_does_not_have(name: str, settings: dict[str, Any], text
 @pytest.mark.parametrize(
     ("reference", "needed"),
     [
-        ("gymnasium://CartPole-v1", r"extra: pip install .*\[gymnasium\]"),
-        ("pettingzoo://classic/rps_v2", r"extra: pip install .*\[pettingzoo\]"),
         ("dm_control://cartpole/swingup", "package: pip install dm-control"),
         ("bsuite://catch/0", "package: pip install bsuite"),
     ],
