@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -199,6 +200,47 @@ async def _a_bad_action(api: Interface, address: str) -> None:
         await done(env.unroll([ACTION, {"b": 1}]))
 
 
+async def _rolled(env: Any, actions: Any, most: int, **options: Any) -> list[Any]:
+    """The types of the first steps of a rollout, and the error that ended it."""
+    rollout = env.rollout(actions, **options)
+    found: list[Any] = []
+    try:
+        while len(found) < most:
+            has_next = hasattr(rollout, "__anext__")
+            step = await anext(rollout) if has_next else next(rollout)
+            found.append(step.step_type)
+    except d.SpecError as error:
+        found.append(str(error))
+    finally:
+        await done(rollout.aclose() if hasattr(rollout, "aclose") else rollout.close())
+    return found
+
+
+async def _rollouts(api: Interface, address: str) -> list[Any]:
+    async with made(api, address) as env:
+        endless = ({"a": number} for number in itertools.count())
+        left_early = await _rolled(env, endless, 5, ahead=3)
+        again = (await done(env.reset())).step_type, (await done(env.step(ACTION))).step_type
+        refused = [
+            await _rolled(env, [ACTION, ACTION, {"b": 1}], 3, ahead=ahead) for ahead in (1, 64)
+        ]
+        return [left_early, again, refused, (await done(env.step(ACTION))).step_type]
+
+
+async def _errors(api: Interface, address: str) -> list[str]:
+    found = []
+    async with made(api, address) as env:
+        calls: list[Callable[[], Any]]
+        calls = [lambda: env.step({"b": 1}), lambda: env.reset({"rows": None})]
+        for call in calls:
+            with pytest.raises(d.SpecError) as caught:
+                await done(call())
+            found.append(str(caught.value))
+    with pytest.raises(d.ConnectionClosedError):
+        await done(env.step(ACTION))
+    return [*found, repr(env).replace("Async", "").replace(address, "...")]
+
+
 async def _make(api: Interface, address: str) -> None:
     await done(api.make(address))
 
@@ -280,6 +322,8 @@ SCENARIOS = {
     "reset, settings refused": Scenario(_settings_that_are_refused, answers={"reset": [refused]}),
     "unroll": Scenario(_many_steps, (RUNNING, RUNNING, TERMINATED, RUNNING, RUNNING)),
     "unroll with a bad action": Scenario(_a_bad_action),
+    "rollouts": Scenario(_rollouts),
+    "errors": Scenario(_errors),
     "creating refused": Scenario(_make, answers={"create_world": [refused]}),
     "joining refused": Scenario(_make, answers={"join_world": [refused]}),
     "joining answered wrongly": Scenario(_make, answers={"join_world": [wrong]}),

@@ -60,16 +60,6 @@ def test_specs_actions_and_observations_are_arrays() -> None:
             env.step(2 * ACTION)
 
 
-def test_a_mapping_stays_one() -> None:
-    with (
-        serve(Bare) as server,
-        dm_env_rpc_client.make(server.address, {"has_mapping": True}, unwrap_single=True) as env,
-    ):
-        env.reset()
-        assert env.step(ACTION).observation["torque"].tolist() == ACTION.tolist()
-        assert env.observation_spec().keys() == {"torque"}
-
-
 def test_the_default_is_a_mapping(catch_server: Server) -> None:
     with serve(Bare) as server, dm_env_rpc_client.make(server.address) as env:
         env.reset()
@@ -103,10 +93,3 @@ def test_a_batch_of_arrays_is_one_array(catch_server: Server) -> None:
         assert envs.action_spec().keys() == {"paddle"}
         with pytest.raises(SpecError, match="a mapping of names to arrays"):
             envs.step(np.ones(2, np.int32))
-
-
-async def test_asyncio() -> None:
-    with serve(Bare) as server:
-        async with await dm_env_rpc_client.make_async(server.address, unwrap_single=True) as env:
-            assert (await env.reset()).observation.tolist() == [0, 0]
-            assert (await env.step(ACTION)).observation.tolist() == ACTION.tolist()

@@ -11,7 +11,6 @@ import pytest
 
 from dm_env_rpc_client import (
     AsyncConnection,
-    AsyncDmEnvAdaptor,
     Connection,
     DmEnvAdaptor,
     DmEnvRpcError,
@@ -25,7 +24,6 @@ from dm_env_rpc_client import (
     dm_env_rpc_pb2,
     join_world,
     make,
-    make_async,
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
@@ -79,14 +77,6 @@ def test_closing_leaves_the_world_if_send_was_replaced(catch_server: Server) -> 
     assert sent == ["CreateWorldRequest", "JoinWorldRequest"]
 
 
-def test_a_refused_join_is_what_is_raised_if_send_was_replaced(catch_server: Server) -> None:
-    with connect(catch_server.address) as connection:
-        replace_send(connection)
-        with pytest.raises(EngineError, match="seat"):
-            create_and_join_world(connection, {}, {"seat": 3})
-        assert catch_server.world_count == 0
-
-
 def test_a_world_is_left_if_the_adaptor_refuses_and_send_was_replaced(
     catch_server: Server,
 ) -> None:
@@ -130,19 +120,6 @@ def replace_send_async(connection: AsyncConnection) -> None:
     connection.send = send  # type: ignore[method-assign, assignment]
 
 
-async def test_so_does_one_with_asyncio() -> None:
-    with without_reset(joins=2) as server:
-        async with await connect_async(server.address) as connection:
-            replace_send_async(connection)
-            env, _ = await create_and_join_world_async(connection, {}, {})
-            async with env:
-                for _ in range(2):
-                    assert (await env.reset()).first()
-                    assert (await env.step({})).mid()
-                with pytest.raises(DmEnvRpcError, match="there is no reset"):
-                    await env.reset()
-
-
 async def test_the_same_for_asyncio(catch_server: Server) -> None:
     closed = []
 
@@ -161,23 +138,6 @@ async def test_the_same_for_asyncio(catch_server: Server) -> None:
     assert (catch_server.agent_count, catch_server.world_count) == (0, 1)
 
 
-def test_callbacks_run_whatever_leaving_raises(
-    catch_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed: list[str] = []
-
-    def interrupt(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with connect(catch_server.address) as connection:
-        env, _ = create_and_join_world(connection, {}, {})
-        env.on_close(lambda: closed.append("closed"))
-        monkeypatch.setattr(connection, "_send", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            env.close()
-    assert closed == ["closed"]
-
-
 def test_a_server_may_be_stopped_on_close() -> None:
     server = serve(Catch)
     counts = []
@@ -186,20 +146,6 @@ def test_a_server_may_be_stopped_on_close() -> None:
     env.on_close(lambda: counts.append((server.agent_count, server.world_count)))
     env.reset()
     env.close()
-    assert counts == [(0, 0)]
-
-
-async def test_a_server_may_be_stopped_on_close_with_asyncio() -> None:
-    server = serve(Catch)
-    counts = []
-
-    async def stop() -> None:
-        counts.append((server.agent_count, server.world_count))
-        server.stop()
-
-    env = await make_async(server.address)
-    env.on_close(stop)
-    await env.close()
     assert counts == [(0, 0)]
 
 
@@ -224,17 +170,6 @@ def test_a_subclass_may_have_an_attribute_called_connection(catch_server: Server
     env.close()
     assert not connection.is_usable
     assert catch_server.agent_count == 0
-
-
-async def test_so_may_one_for_asyncio(catch_server: Server) -> None:
-    class Keeps(AsyncDmEnvAdaptor):
-        def __init__(self, connection: Any, specs: Any, **kwargs: Any):
-            super().__init__(connection, specs, **kwargs)
-            self.connection = connection
-
-    async with await make_async(catch_server.address, adaptor_class=Keeps) as env:
-        assert env.connection.is_usable
-    assert not env.connection.is_usable
 
 
 SPECS = {3: dm_env_rpc_pb2.TensorSpec(name="speed", dtype=dm_env_rpc_pb2.FLOAT)}

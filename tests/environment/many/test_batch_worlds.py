@@ -48,39 +48,6 @@ def settings(index: int) -> dict[str, Any]:
     return {"seed": 10 + index, "name": f"row{index}"}
 
 
-@pytest.mark.parametrize(("num_batches", "steps"), [(None, 150), (3, 50)])
-def test_steps_and_resets_are_those_of_streams(
-    dice: Server, num_batches: int | None, steps: int
-) -> None:
-    count = 7
-    with (
-        BatchedEnvironment(dice.address, count, settings, num_batches=0) as alone,
-        BatchedEnvironment(dice.address, count, settings, num_batches=num_batches) as batched,
-    ):
-        assert dice.world_count == count + (num_batches or 1)
-        for kind in ("action_spec", "observation_spec", "reward_spec", "discount_spec"):
-            assert getattr(batched, kind)() == getattr(alone, kind)()
-        assert same(batched.reset(), alone.reset())
-        for number in range(steps):
-            actions = rolls(count, number)
-            assert same(batched.step(actions), alone.step(actions))
-            if number % 40 == 20:
-                assert same(batched.reset(), alone.reset())
-
-
-def test_two_servers_share_the_rows_of_both_kinds(dice: Server) -> None:
-    with serve(Dice) as second:
-        addresses = [dice.address, second.address]
-        with (
-            BatchedEnvironment(addresses, 5, settings, num_batches=0) as alone,
-            BatchedEnvironment(addresses, 5, settings) as batched,
-        ):
-            assert second.world_count == 2 + 1
-            assert same(batched.reset(), alone.reset())
-            for number in range(50):
-                assert same(batched.step(rolls(5, number)), alone.step(rolls(5, number)))
-
-
 @pytest.mark.parametrize("num_batches", [1, 3])
 def test_batches_are_sent_and_received(dice: Server, num_batches: int) -> None:
     """Each row is stepped as often as its partner; what is received is compared row by row."""
@@ -150,36 +117,6 @@ def test_an_action_that_does_not_conform_names_its_row_and_sends_nothing(
         _, received = env.recv(4)
         assert sorted(received) == [0, 1, 2, 3]
         env.step(rolls(4, 2))
-
-
-@BOTH
-def test_what_a_row_raises_is_its_own(dice: Server, num_batches: int | None) -> None:
-    def failing(index: int) -> dict[str, Any]:
-        return {**settings(index), "fails_at": 3 if index == 3 else 0}
-
-    with (
-        BatchedEnvironment(dice.address, 5, failing, num_batches=num_batches) as env,
-        BatchedEnvironment(dice.address, 5, settings, num_batches=0) as sound,
-    ):
-        env.reset()
-        sound.reset()
-        failures = []
-        for number in range(30):
-            expected = sound.step(rolls(5, number))
-            try:
-                found = env.step(rolls(5, number))
-            except EnvironmentsFailedError as error:
-                failures.append(error.failures)
-                continue
-            for row in (0, 1, 2, 4):  # Row 3 is a step behind.
-                np.testing.assert_array_equal(
-                    found.observation["dice"][row], expected.observation["dice"][row]
-                )
-        ((row, failure),) = (each for failed in failures for each in failed.items())
-        assert row == 3
-        assert isinstance(failure, DmEnvRpcError)
-        assert failure.code_name == "INTERNAL"
-        assert "ValueError: row3 has lost the dice" in str(failure)
 
 
 @BOTH

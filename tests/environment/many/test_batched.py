@@ -15,51 +15,18 @@ from dm_env_rpc_client import (
     DmEnvAdaptor,
     EnvironmentsFailedError,
     SpecError,
-    make,
 )
 from dm_env_rpc_client.environment.batched import BatchedEnvironment
 from dm_env_rpc_client.environment.many.pool import EnvironmentPool
-from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.adaptors.sameness import same
 from tests.environment.many.conftest import Echoes
 from tests.support.environments import Echo, Robot, Words
 from tests.support.scripted import (
-    descriptor_count,
     settles,
-    thread_count,
 )
 from tests.support.stopwatch import patience
 
 NUM_ENVS = 4
-
-
-def test_rows_are_what_the_environments_alone_would_give(catch_server: Server) -> None:
-    address = catch_server.address
-    settings = [{"rows": 4, "seed": seed} for seed in range(NUM_ENVS)]
-    alone = [make(address, own) for own in settings]
-    random = np.random.default_rng(0)
-    with BatchedEnvironment(address, NUM_ENVS, settings) as env:
-        assert env.num_envs == NUM_ENVS
-        expected = timesteps.stack([one.reset() for one in alone])
-        for step in range(20):
-            found = env.step({"paddle": np.ones(NUM_ENVS, np.int32)}) if step else env.reset()
-            if step:
-                expected = timesteps.stack([one.step({"paddle": 1}) for one in alone])
-            assert same(found, expected)
-            env.observation_spec()["board"].validate(found.observation["board"])
-            env.reward_spec().validate(found.reward)
-            env.discount_spec().validate(found.discount)
-            np.testing.assert_array_equal(found.last(), found.step_type == dm_env.StepType.LAST)
-            action = random.integers(3, size=NUM_ENVS)
-            env.action_spec()["paddle"].validate(action.astype(np.int32))
-            expected = timesteps.stack(
-                [one.step({"paddle": own}) for one, own in zip(alone, action, strict=True)]
-            )
-            assert same(env.step({"paddle": action}), expected)
-    for one in alone:
-        one.close()
-    assert catch_server.world_count == 0
 
 
 def test_every_environment_may_have_settings_of_its_own(catch_server: Server) -> None:
@@ -114,16 +81,7 @@ def test_arrays_belong_to_the_caller_unless_told_otherwise(echoes: Echoes, copy:
     first[:] = 9
 
 
-def test_nested_names_texts_and_lists() -> None:
-    with serve(Robot) as server, BatchedEnvironment(server.address, 2) as env:
-        assert env.observation_spec()["camera"]["rgb"].shape == (2, 4, 5, 3)
-        assert env.action_spec()["speech"].shape == (2,)
-        env.reset()
-        arm = {"torque": np.zeros((2, 3), np.float32), "grip": [True, False]}
-        found = env.step({"arm": arm, "mode": [0, 1], "speech": ["a", "b"]}).observation
-        assert found["heard"].tolist() == [["a", "A"], ["b", "B"]]
-        assert found["camera"]["depth"].shape == (2, 4, 5)
-        env.observation_spec()["heard"].validate(found["heard"])
+def test_flat_names_are_given_when_asked_for() -> None:
     with serve(Robot) as server, BatchedEnvironment(server.address, 1, nested_tensors=False) as env:
         assert env.observation_spec()["camera.rgb"].shape == (1, 4, 5, 3)
         assert env.reset().observation["camera.rgb"].shape == (1, 4, 5, 3)
@@ -160,17 +118,6 @@ def test_a_slow_environment_does_not_keep_the_others(echoes: Echoes) -> None:
         for index, value in zip(ids, timestep.observation["value"], strict=True):
             assert value == (1 if index == 1 else index + 10 * steps)
     assert time.monotonic() - started >= slow
-
-
-def test_those_that_answer_first_come_first(echoes: Echoes) -> None:
-    apart = patience(0.3)
-    env = echoes(3, lambda index: {"seconds": apart * (3 - index)}, num_batches=0)
-    env.send({"value": [0, 1, 2]})
-    _, ids = env.recv(3)
-    assert ids.tolist() == [2, 1, 0]
-    env.send({"value": [0, 1, 2]})
-    received = [env.recv(1, 1)[1].tolist() for _ in range(3)]
-    assert received == [[2], [1], [0]]
 
 
 def test_what_is_under_way_is_received_once(echoes: Echoes) -> None:
@@ -223,26 +170,6 @@ def test_rewards_and_discounts_are_arrays_or_nothing_is_opened(catch_server: Ser
     with pytest.raises(SpecError, match=r"environment .* has a different reward_spec from"):
         BatchedEnvironment(catch_server.address, 2, adaptor_class=Other)
     assert catch_server.world_count == 0
-
-
-def test_every_element_may_have_bounds_of_its_own() -> None:
-    class Arm(Echo):
-        def action_spec(self) -> dict[str, specs.Array]:
-            return {"value": specs.BoundedArray((2,), np.int64, [0, 1], [5, 6], "value")}
-
-        def observation_spec(self) -> dict[str, specs.Array]:
-            return self.action_spec()
-
-        def reset(self) -> dm_env.TimeStep:
-            return super().reset()._replace(observation={"value": np.array([0, 1])})
-
-    with serve(Arm) as server, BatchedEnvironment(server.address, 3) as env:
-        spec = env.action_spec()["value"]
-        assert spec.shape == (3, 2)
-        assert np.broadcast_to(spec.maximum, (3, 2)).tolist() == [[5, 6]] * 3
-        env.observation_spec()["value"].validate(env.reset().observation["value"])
-        with pytest.raises(SpecError, match=r"environment 2 at .*element \[1\] is 7"):
-            env.step({"value": [[0, 1], [5, 6], [5, 7]]})
 
 
 def test_rewards_and_discounts_may_be_computed_here(echoes: Echoes) -> None:
@@ -316,35 +243,6 @@ def test_settings_that_cannot_be_sent_reset_nothing(echoes: Echoes) -> None:
     with pytest.raises(EnvironmentsFailedError, match=r"environment 0 at .*'colour'"):
         env.reset({"colour": 3})
     assert env.reset().first().all()
-
-
-@pytest.mark.parametrize("count", [64, pytest.param(256, marks=pytest.mark.slow)])
-def test_many_environments_of_one_server(count: int) -> None:
-    threads, descriptors = thread_count(), descriptor_count()
-    with serve(Echo, max_connections=300) as server:
-        started = time.monotonic()
-        with BatchedEnvironment(server.address, count, num_batches=0) as env:
-            assert time.monotonic() - started < 60.0
-            assert server.agent_count == count
-            env.reset()
-            for step in range(3):
-                value = np.arange(count) + step
-                np.testing.assert_array_equal(
-                    env.step({"value": value}).observation["value"], value
-                )
-            env.send({"value": np.arange(count)})
-            received: list[int] = []
-            while len(received) < count:
-                timestep, ids = env.recv(min(32, count - len(received)), 64)
-                np.testing.assert_array_equal(timestep.observation["value"], ids)
-                received += ids.tolist()
-            assert sorted(received) == list(range(count))
-            started = time.monotonic()
-        assert time.monotonic() - started < 60.0
-        assert (server.agent_count, server.world_count) == (0, 0)
-    # gRPC's own threads end in their own time.
-    assert settles(lambda: thread_count() < threads + 32, 10.0)
-    assert settles(lambda: descriptor_count() < descriptors + 32, 10.0)
 
 
 def test_closing_twice_is_closing_once(echo_environment_server: Server) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import selectors
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import Connection, ConnectionLostError, DmEnvRpcError, connect
+from dm_env_rpc_client import Connection, ConnectionLostError, connect
 from dm_env_rpc_client.environment.many.pool_servers import ConnectionSelector
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
-from dm_env_rpc_client.transports.net import keepalive
-from tests.support.scripted import descriptor_count, extension, served_echo, settles
+from tests.support.scripted import descriptor_count, extension, settles
 from tests.support.stopwatch import time_limit
 
 
@@ -144,28 +142,6 @@ def test_one_that_is_not_waited_for_does_not_end_a_wait(
     assert _wait(selector, {3: connections[3]}, {3: again}) == [3]
     assert connections[5].poll(pending[5])
     selector.close()
-
-
-def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dm_env_rpc_client.environment.many.pool_servers.LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(keepalive, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(keepalive, "PROBE_SECONDS", 0.2)
-    with served_echo() as server:
-        connection = connect(server.address, transport="http2", keepalive_timeout=1.2)
-        pending = connection.start(extension(1))
-        with pytest.raises(DmEnvRpcError):
-            connection.wait(pending)
-        server.signal(signal.SIGSTOP)
-        pending = connection.start(extension(2))
-        selector = watching({0: connection})
-        with time_limit(5):
-            while not connection.poll(pending):
-                assert selector.wait({0: connection}, None) == [0]
-        with pytest.raises(ConnectionLostError, match="did not answer a probe"):
-            connection.wait(pending)
-        selector.close()
 
 
 def test_a_self_pipe_is_readable_from_notify_to_drain() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import socket
 import threading
@@ -156,44 +155,6 @@ def test_to_receive_from_one_does_not_look_at_each_of_the_others(
         assert set(others.tolist()) == set(range(1, count))
 
 
-def test_each_gets_its_own_answers(server: Server) -> None:
-    group = ConnectionGroup(server.address)
-    connections = [group.open() for _ in range(8)]
-    try:
-        with group.together():
-            pending = [
-                [connection.start(dm_env_rpc_pb2.CreateWorldRequest()) for _ in range(5)]
-                for connection in connections
-            ]
-        # Read in another order than sent.
-        names = [
-            connection.wait(one).world_name
-            for connection, own in reversed(list(zip(connections, pending, strict=True)))
-            for one in own
-        ]
-        assert len(set(names)) == 40
-    finally:
-        for connection in connections:
-            connection.close()
-
-
-def test_threads_may_use_the_streams_of_a_socket(server: Server) -> None:
-    group = ConnectionGroup(server.address)
-    connections = [group.open() for _ in range(6)]
-
-    def work(connection: Connection) -> None:
-        for _ in range(100):
-            world = connection.send(dm_env_rpc_pb2.CreateWorldRequest()).world_name
-            request = dm_env_rpc_pb2.DestroyWorldRequest(world_name=world)
-            connection.send(request, timeout=20)
-
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(work, connections)) == [None] * 6
-    for connection in connections:
-        connection.close()
-    assert server.world_count == 0
-
-
 def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:
     group = ConnectionGroup(server.address)
     first, second, third = (group.open() for _ in range(3))
@@ -210,25 +171,6 @@ def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:
     third.close()
     fourth.close()
     assert settles(lambda: sockets() == before - 2)
-
-
-def test_one_environment_that_fails_is_the_only_one(server: Server) -> None:
-    with BatchedEnvironment(server.address, 4, num_batches=0) as envs:
-        envs.reset()
-        envs._worlds.pool.environments[2].connection.close()
-        with pytest.raises(EnvironmentsFailedError) as failed:
-            envs.step(_action(envs, np.zeros(4, np.int32)))
-        assert set(failed.value.failures) == {2}
-
-
-def test_the_server_that_ends_fails_all(server: Server) -> None:
-    group = ConnectionGroup(server.address)
-    connections = [group.open() for _ in range(3)]
-    server.stop(0.0)
-    for connection in connections:
-        with pytest.raises(ConnectionLostError):
-            connection.send(extension(1), timeout=10)
-        connection.close()
 
 
 def test_another_socket_is_opened_when_the_server_takes_no_more_streams(
