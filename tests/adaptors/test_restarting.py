@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,10 @@ from dm_env_rpc_client.launch import Launch, from_python
 from dm_env_rpc_client.recording import read
 from dm_env_rpc_client.server import Race, Server, serve
 from dm_env_rpc_client.testing import FaultProxy
-from tests.adaptors.gymnasium.known import REMOTE, cart_pole
-from tests.launch.processes import ECHO, kill, server_of
+from tests.adaptors.gymnasium.known import cart_pole
+from tests.launch.processes import kill
 from tests.support.environments import Echo
 from tests.support.ports import HeldPort
-from tests.support.scripted import freeze
 from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.filterwarnings("ignore::dm_env_rpc_client.RestartWarning")
@@ -44,34 +42,6 @@ def losing() -> Iterator[Losing]:
             return stack.enter_context(FaultProxy(server.address))
 
         yield host
-
-
-def test_gymnasium_make_launches() -> None:
-    env = gymnasium.make(
-        REMOTE,
-        address=f"process:{sys.executable} -m dm_env_rpc_client.server "
-        "tests.support.environments:Echo unix:{socket}",
-        create_world_settings={"length": 1},
-    )
-    with contextlib.closing(env):
-        env.reset(seed=None)
-        assert env.step(np.int64(7))[0] == 7
-
-
-def test_a_vector_launches_one_server() -> None:
-    envs = gymnasium.make_vec(REMOTE, num_envs=2, address=ECHO)
-    with contextlib.closing(envs):
-        envs.reset()
-        assert envs.step(np.array([3, 4]))[0].tolist() == [3, 4]
-
-
-def test_pettingzoo_launches() -> None:
-    from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
-
-    address = "python:dm_env_rpc_client.server:Race"
-    with contextlib.closing(RemoteParallelEnv(address, ["red", "blue"])) as env:
-        observations, _ = env.reset()
-        assert set(observations) == {"red", "blue"}
 
 
 def test_a_lost_step_is_truncated(losing: Losing) -> None:
@@ -233,28 +203,6 @@ def test_a_lost_step_of_a_game_is_truncated_for_all_agents(losing: Losing, tmp_p
     recording = read(path)
     assert recording.is_complete
     assert len(recording.connections) >= 3 * 3
-
-
-def test_a_game_whose_server_is_killed_or_freezes() -> None:
-    launches: list[Launch] = []
-
-    def launch() -> Launch:
-        launches.append(from_python("dm_env_rpc_client.server:Race"))
-        return launches[-1]
-
-    with remote_race(launch, restart=RESTART, request_timeout=patience(1.0)) as env:
-        env.reset()
-        before = run(env)[0]
-        kill(launches[0])
-        assert_lost(before, run(env))
-        env.reset()
-        before = run(env)[0]
-        freeze(server_of(launches[1]))
-        assert_lost(before, run(env))
-        env.reset()
-        assert (len(launches), env.restarts) == (3, 2)
-        assert [each.is_running for each in launches] == [False, False, True]
-    assert not launches[-1].is_running
 
 
 def test_a_game_that_cannot_be_begun_again() -> None:

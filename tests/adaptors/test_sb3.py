@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import time
 import warnings
 from typing import Any
 
@@ -28,7 +27,6 @@ pytest.importorskip("stable_baselines3")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import stable_baselines3 as sb3
-    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 
@@ -150,26 +148,6 @@ def test_what_remote_environments_do_not_have(server: Server) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_ppo_learns_64_cart_poles_as_with_subprocesses(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both reach a mean return of 475, after as many steps; prints how long they took."""
-    import torch
-    from stable_baselines3.common.vec_env import SubprocVecEnv
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # More of them make a small network slower.
-    try:
-        with serve(cart_pole) as server:
-            remote_steps, remote_seconds = steps_to_475(RemoteSb3VecEnv(server.address, 64))
-        steps, seconds = steps_to_475(SubprocVecEnv([cart_pole] * 64))
-    finally:
-        torch.set_num_threads(threads)
-    with capsys.disabled():
-        print(f"\n{steps} steps: {remote_seconds:.0f} s remote, {seconds:.0f} s in subprocesses")
-    assert remote_steps == steps
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("algorithm", ["PPO", "A2C"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -193,28 +171,6 @@ def weights(algorithm: str, seed: int, envs: Any) -> dict[str, bytes]:
         return {
             name: values.numpy().tobytes() for name, values in agent.policy.state_dict().items()
         }
-
-
-def steps_to_475(envs: Any) -> tuple[int, float]:
-    """The steps, and seconds, until 100 episodes have a mean return of 475 in training."""
-    most = 600_000
-
-    class Stop(BaseCallback):
-        def _on_step(self) -> bool:
-            found = self.model.ep_info_buffer
-            assert found is not None
-            return len(found) < 100 or float(np.mean([each["r"] for each in found])) < 475
-
-    with contextlib.closing(VecMonitor(envs)) as monitored:
-        agent = sb3.PPO(
-            "MlpPolicy", monitored, n_steps=32, batch_size=256, n_epochs=20,
-            gae_lambda=0.8, gamma=0.98, ent_coef=0.0, learning_rate=lambda left: 1e-3 * left,
-            clip_range=lambda left: 0.2 * left, seed=1, device="cpu",
-        )  # fmt: skip
-        began = time.perf_counter()
-        agent.learn(most, Stop())
-        assert agent.num_timesteps < most
-        return agent.num_timesteps, time.perf_counter() - began
 
 
 def test_a_copy_has_worlds_of_its_own() -> None:

@@ -133,24 +133,6 @@ def test_known_modes_need_not_be_told() -> None:
         assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
 
 
-@pytest.mark.parametrize("given", ["SAME_STEP", "SameStep", AutoresetMode.SAME_STEP])
-@pytest.mark.parametrize("hosted", ["factory", "instance", "processes"])
-def test_rows_are_those_of_the_environment_in_this_process(given: Any, hosted: str) -> None:
-    factory: Any = Unregistered(ROWS) if hosted == "instance" else Unregistered
-    own = Unregistered(ROWS)
-    processes = 2 if hosted == "processes" else None
-    with (
-        serve(factory, autoreset_mode=given, processes=processes) as server,
-        RemoteVectorEnv(server.address, ROWS, num_batches=1) as envs,
-    ):
-        assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-        np.testing.assert_array_equal(envs.reset()[0], own.reset()[0])
-        for number in range(9):
-            actions = np.full(ROWS, number / 9, np.float32)
-            for mine, expected in zip(envs.step(actions)[:4], own.step(actions)[:4], strict=True):
-                np.testing.assert_array_equal(mine, expected)
-
-
 WAYS: dict[str, Any] = {
     "RemoteVectorEnv": lambda address: RemoteVectorEnv(address, ROWS),
     "BatchedEnvironment": lambda address: BatchedEnvironment(address, ROWS),
@@ -167,18 +149,6 @@ def test_actions_are_never_replaced(way: str, mode: str) -> None:
             ones = np.ones(ROWS, np.float32)
             env.step(ones if way == "RemoteVectorEnv" else {"action": ones})
     assert np.concatenate(Simulator.taken).tolist() == [1.0] * 9 * ROWS
-
-
-def test_rollouts_replace_no_actions_either() -> None:
-    with (
-        serve(Simulator, autoreset_mode="NEXT_STEP") as server,
-        BatchedEnvironment(server.address, ROWS) as env,
-    ):
-        timestep = env.reset()
-        for _ in range(6):
-            ended = np.flatnonzero(timestep.last()).tolist()
-            timestep = env._step({"action": np.ones(ROWS, np.float32)}, ended)
-    assert np.concatenate(Simulator.taken).tolist() == [1.0] * 6 * ROWS
 
 
 def test_the_mode_is_a_property_and_decides_about_step_types() -> None:

@@ -155,11 +155,6 @@ def test_infos_that_are_not_of_rows_arrive(name: str) -> None:
             assert same(infos, expected)
 
 
-def test_a_batch_that_is_what_it_says_is_taken() -> None:
-    with serve(Lying) as server:
-        play(server.address, "")
-
-
 @pytest.mark.parametrize("lie", MISTAKES)
 def test_a_batch_that_is_not_what_it_says_is_a_public_error(lie: str) -> None:
     with serve(Lying) as server, pytest.raises(DmEnvRpcClientError) as caught:

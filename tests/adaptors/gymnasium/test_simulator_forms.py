@@ -19,10 +19,9 @@ from dm_env_rpc_client import (
     EnvironmentsFailedError,
     make,
 )
-from dm_env_rpc_client.adaptors.gymnasium import make_remote, space_json
+from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
-from tests.adaptors.gymnasium import simulators
 from tests.adaptors.gymnasium.simulators import OfManiSkill
 from tests.adaptors.sameness import same
 
@@ -330,28 +329,6 @@ def test_masks_are_indices_for_maniskill() -> None:
     assert (then["level"], len(then)) == (3, 2)
 
 
-def test_a_list_with_one_reward_is_that_of_the_agent_of_vmas_and_otherwise_refused() -> None:
-    class Listed(gymnasium.Env[Any, Any]):
-        action_space = observation_space = spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return 0, {}
-
-        def step(self, action: Any) -> Any:
-            return action, [0.5], False, False, {}
-
-    class Theirs(Listed, OfVmas):
-        pass
-
-    with serve(Theirs) as server, make(server.address) as env:
-        env.reset()
-        assert env.step({"action": 1}).reward == 0.5
-    with serve(Listed) as server, make(server.address) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError, match="a reward that is not a number: got a list"):
-            env.step({"action": 1})
-
-
 def test_a_mask_that_vmas_would_ignore_is_refused() -> None:
     class Theirs(Batch, OfVmas):
         pass
@@ -362,52 +339,3 @@ def test_a_mask_that_vmas_would_ignore_is_refused() -> None:
         with pytest.raises(EnvironmentsFailedError, match=r"Theirs .* cannot reset single rows"):
             envs.reset(options={"reset_mask": np.arange(ROWS) == 1})
         envs.reset()
-
-
-def test_some_rows_of_maniskill_begin_as_in_this_process() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    make_env = functools.partial(simulators.ManiSkill, auto_reset=False)
-    own = make_env()
-    random = np.random.default_rng(2)
-    resets = 0
-    with (
-        serve(make_env, autoreset_mode="DISABLED") as server,
-        RemoteVectorEnv(server.address) as envs,
-    ):
-        assert same(envs.reset(seed=5)[0], own.reset(seed=5)[0].numpy())
-        for _ in range(60):
-            action = random.uniform(-1, 1, (simulators.ROWS, 2)).astype(np.float32)
-            got, expected = envs.step(action), own.step(torch.from_numpy(action.copy()))
-            assert same(got[0], expected[0].numpy())
-            ended = got[2] | got[3]
-            assert same(ended, (expected[2].bool() | expected[3]).numpy())
-            if ended.any():
-                indices = torch.from_numpy(np.flatnonzero(ended))
-                begun = own.reset(options={"env_idx": indices})[0].numpy()
-                assert same(envs.reset(options={"reset_mask": ended})[0], begun)
-                resets += not ended.all()
-    assert resets > 5
-
-
-class _Scalar(gymnasium.Env[Any, Any]):
-    observation_space = spaces.Box(-1.0, 1.0, (), np.float64)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return np.float64(self.np_random.random()), {}
-
-    def step(self, action: Any) -> Any:
-        return np.float64(0.5), 0.0, False, False, {}
-
-
-def test_differences_of_seeds_and_of_boxes_without_dimensions() -> None:
-    local = gymnasium.vector.SyncVectorEnv([_Scalar] * 3)
-    with serve(_Scalar) as server, RemoteVectorEnv(server.address, 3) as envs:
-        with make_remote(server.address) as one:
-            observation, _ = one.reset(seed=5)
-            assert isinstance(observation, np.ndarray)
-            assert observation.shape == ()
-            assert observation in one.observation_space
-        assert envs.reset(seed=5)[0].tolist() == local.reset(seed=5)[0].tolist()
-        assert (envs.np_random_seed, local.np_random_seed) == (5, (5, 6, 7))

@@ -111,53 +111,6 @@ def test_the_spaces_and_what_else_gymnasium_asks_for(short: Server) -> None:
         assert env.render() is None
 
 
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_partial_batches_have_the_same_episodes(short: Server, mode: AutoresetMode) -> None:
-    settings = [{"length": index + 1} for index in range(3)]
-    with (
-        vector(short.address, 3, settings, autoreset_mode=mode) as whole,
-        vector(short.address, 3, settings, autoreset_mode=mode) as env,
-    ):
-        np.testing.assert_array_equal(whole.reset()[0], env.reset()[0])
-        for step in range(12):
-            expected = whole.step(np.full(3, step))
-            env.send(np.full(3, step))
-            seen: list[int] = []
-            while len(seen) < 3:
-                *found, ids = env.recv()
-                seen += ids.tolist()
-                assert_rows(found, expected, ids)
-            ended = expected[2] | expected[3]
-            if mode is AutoresetMode.DISABLED and ended.any():
-                with pytest.raises(gymnasium.error.ResetNeeded, match="reset_mask"):
-                    env.send(np.full(3, step))
-                options = {"reset_mask": ended}
-                np.testing.assert_array_equal(
-                    whole.reset(options=options)[0], env.reset(options=options)[0]
-                )
-                assert options == {"reset_mask": ended}
-
-
-def assert_rows(found: Any, expected: Any, ids: Any) -> None:
-    """Whether results of some environments are the rows of those of all."""
-    for mine, theirs in zip(found[:4], expected[:4], strict=True):
-        np.testing.assert_array_equal(mine, theirs[ids])
-    _assert_infos(found[4], expected[4], ids)
-
-
-def _assert_infos(found: Any, expected: Any, ids: Any) -> None:
-    present = {key for key in expected if key[0] != "_" and expected[f"_{key}"][ids].any()}
-    assert found.keys() == present | {f"_{key}" for key in present}
-    for key in found:
-        if isinstance(found[key], dict):
-            _assert_infos(found[key], expected[key], ids)
-        elif found[key].dtype == object:
-            for mine, theirs in zip(found[key], expected[key][ids], strict=True):
-                np.testing.assert_array_equal(mine, theirs)
-        else:
-            np.testing.assert_array_equal(found[key], expected[key][ids])
-
-
 def test_an_episode_that_is_about_to_begin_cannot_be_disturbed() -> None:
     settings = [{"length": 1}, {"length": 1, "pause": patience(1.0)}]
     with (

@@ -75,25 +75,6 @@ def test_the_world_is_destroyed_when_the_server_has_seen_that_agents_are_lost() 
         assert server.world_count == 0
 
 
-def test_a_server_that_is_killed() -> None:
-    program = """
-from dm_env_rpc_client.server import serve
-from tests.adaptors.pettingzoo.arena import Arena
-from tests.support.serving import serving
-server = serve(Arena)
-print(server.address, flush=True)
-server.wait()
-"""
-    with ServerProcess(program) as server:
-        env = RemoteParallelEnv(server.address)
-        env.reset()
-        server.kill()
-        with time_limit(10), pytest.raises(AgentsFailedError, match="and 2 more: "):
-            env.step(arena_actions(env))
-        with time_limit(5):
-            env.close()
-
-
 PLAYER = """
 import sys
 from dm_env_rpc_client import connect, join_world

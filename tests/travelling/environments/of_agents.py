@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class Agents(ParallelEnv):
         self.episode += 1
         self.steps = 0
         self.agents = list(self.possible_agents)
-        self.actions = {}
+        self.actions = {"given": (seed, options)}
         return self.each(self.observe), self.each(self.inform)
 
     def step(self, actions: Any) -> Any:
@@ -64,7 +64,7 @@ class Agents(ParallelEnv):
         return self.count(agent) / 8
 
     def inform(self, agent: Hashable) -> Any:
-        return {"count": self.count(agent), "action": repr(self.actions.get(agent))}
+        return {"count": self.count(agent), "action": repr(self.actions)}
 
     def is_over(self, agent: Hashable) -> bool:
         return self.steps == 3
@@ -132,6 +132,16 @@ class Raising(Agents):
         return told
 
 
+class RaisingInReset(Agents):
+    """Raises an error in its first reset."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        told = super().reset(seed, options)
+        if self.episode == 0:
+            raise OSError("no device")
+        return told
+
+
 class Disordered(Agents):
     """Tells of its agents, and of their parts, in another order."""
 
@@ -140,6 +150,50 @@ class Disordered(Agents):
 
     def observe(self, agent: Hashable) -> Any:
         return dict(reversed(super().observe(agent).items()))
+
+
+class Scripted(Agents):
+    """Does what a script says.
+
+    Args:
+      script: for the reset and for each step, by agent that takes part, one of "lives", "ends",
+        "unseen" (it lives, and is not observed).
+    """
+
+    def __init__(self, script: Sequence[Mapping[str, str]]):
+        super().__init__(tuple(ALL))
+        self._script = script
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed, options)
+        observations, *_, infos = self._returned()
+        return observations, infos
+
+    def step(self, actions: Any) -> Any:
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        self.steps += 1
+        return self._returned()
+
+    def _returned(self) -> tuple[Any, ...]:
+        now = self._script[self.steps]
+        self.agents = [agent for agent in ALL if now.get(agent, "ends") != "ends"]
+        return (
+            {agent: self.observe(agent) for agent, what in now.items() if what != "unseen"},
+            {agent: self.reward(agent) for agent in now},
+            {agent: what == "ends" for agent, what in now.items()},
+            dict.fromkeys(now, False),
+            {agent: {"step": self.steps} for agent in now},
+        )
+
+
+ALL = dict.fromkeys(("a", "b", "c"), "lives")
+"""Of a script: every agent takes part."""
+
+
+def _scripted(*script: Mapping[str, str]) -> Habit:
+    calls = "R" + "s" * (len(script) - 1)
+    return Habit(lambda row: Scripted(script), calls=2 * calls)
 
 
 HABITS: dict[str, Habit] = {
@@ -159,6 +213,22 @@ HABITS: dict[str, Habit] = {
     ),
     "raises in a step": Habit(
         lambda row: Raising(), {2: Refused(("OSError: no device",))}, "RssRs"
+    ),
+    "raises in reset": Habit(
+        lambda row: RaisingInReset(), {0: Refused(("OSError: no device",))}, "RRs"
+    ),
+    "begins late": _scripted(
+        {"a": "lives"}, {"a": "lives", "b": "lives"}, ALL, ALL, dict.fromkeys(ALL, "ends"),
+    ),
+    "ends one after the other": _scripted(
+        ALL, {**ALL, "a": "ends"}, {"b": "lives", "c": "ends"}, {"b": "ends"},
+    ),
+    "is not observed": _scripted(
+        ALL, {**ALL, "b": "unseen"}, ALL, {**ALL, "a": "unseen", "c": "unseen"}
+    ),
+    "is not observed at first": _scripted({**ALL, "b": "unseen"}, {**ALL, "b": "unseen"}, ALL),
+    "begins late and is not observed": _scripted(
+        {"a": "lives"}, {"a": "lives", "b": "unseen"}, ALL
     ),
 }  # fmt: skip
 """By name."""

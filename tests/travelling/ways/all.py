@@ -305,7 +305,7 @@ WAYS: Mapping[str, Way] = {
     "episodes of a recording": Way(_episodes, _in_episodes, DM_ENV),
     "BatchedEnvironment": Way(_batched(), _timed_rows, DM_ENV),
     "BatchedEnvironment, streams": Way(_batched(num_batches=0), _timed_rows, DM_ENV, False),
-    "make_async": Way(_async, _timed, DM_ENV),
+    "make_async": Way(_async, _timed, _OF_BOTH),
     "make, grpc": Way(_make("grpc", transport="grpc"), _timed, _OF_BOTH, False),
     "make, processes": Way(_make("processes"), _timed, DM_ENV, False),
     # PettingZoo.
