@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import signal
 import socket
 import sys
 from typing import Any
@@ -25,7 +23,7 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.cli import consoles, failures
 from dm_env_rpc_client.cli.app import app
-from dm_env_rpc_client.cli.failures import Terminated, UsageError, ending, one_line_errors
+from dm_env_rpc_client.cli.failures import Terminated, UsageError, one_line_errors
 from tests.cli.commands import invoke
 from tests.support.forks import run_command
 
@@ -137,24 +135,3 @@ def test_a_command_says_after_a_second_that_nobody_answers() -> None:
     told = rf"warning: no connection to {address} yet: Connection refused; trying again for [12] s"
     assert re.match(told, first)
     assert second.startswith(f"error: could not connect to {address} within 2.5 s: ")
-
-
-def test_signals_end_an_event_loop_in_order() -> None:
-    def handlers() -> list[object]:
-        return [signal.getsignal(number) for number in numbers]
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = handlers()
-    ended: list[BaseException] = []
-    try:
-        with ending(ended.append):
-            os.kill(os.getpid(), signal.SIGINT)
-        assert handlers() == before
-        with ending(ended.append):
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert [type(error) for error in ended] == [KeyboardInterrupt, Terminated]
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN, "the process cleans up"
-    finally:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)

@@ -14,7 +14,6 @@ from tests.compliance.one_client_servers import (
     EndsTheStreamsOfOthers,
     JoinsWhenTheServerIsFree,
     RefusesOthers,
-    RefusesOthersWhileOneIsJoined,
 )
 
 _OPTIONAL = ("reset", "reset_world", "extension")
@@ -139,7 +138,6 @@ LIMITED: Mapping[type[playground.Session], tuple[list[str], dict[str, str]]] = {
     StrictFewRequests: ([], _FULL),
     RefusesOthers: ([], {_WORLDS: f"{_ONE}another client is here"}),
     EndsTheStreamsOfOthers: ([], {_WORLDS: f"{_ONE}the end of the stream"}),
-    RefusesOthersWhileOneIsJoined: ([], {_WORLDS: f"{_ONE}another client is here"}),
     EndsTheEarlierStream: ([], {_WORLDS: _TWO}),
     JoinsWhenTheServerIsFree: (
         [],

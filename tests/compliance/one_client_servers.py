@@ -8,7 +8,7 @@ from typing import Any
 from google.rpc import code_pb2
 
 from tests.compliance.breakage import breaks
-from tests.compliance.playground import WAIT_SECONDS, RequestError, Session, World, Worlds
+from tests.compliance.playground import WAIT_SECONDS, RequestError, Session, World
 
 
 def _has_others(session: Session, worlds: list[World]) -> bool:
@@ -42,13 +42,6 @@ class RefusesOthers(_OneClient):
 class EndsTheStreamsOfOthers(_OneClient):
     def refuse(self) -> None:
         raise RuntimeError("another client is here")
-
-
-class RefusesOthersWhileOneIsJoined(Session):
-    def carry_out(self, kind: str | None, request: Any) -> Any:
-        if kind != "leave_world" and _has_others(self, list(self.worlds.worlds.values())):
-            raise RequestError("another client is here", code_pb2.RESOURCE_EXHAUSTED)
-        return super().carry_out(kind, request)
 
 
 class EndsTheEarlierStream(Session):
@@ -112,42 +105,20 @@ class EndsTheStreamWhereTheServerIsTaken(_Joining):
             raise RuntimeError("no place")
 
 
-class _OneActing(Session):
+@breaks("a_step_changes_its_own_world_only")
+class RefusesStepsOfOthers(Session):
     """All can join, and the first that steps is the one that acts."""
-
-    is_gone = False
 
     def on_step(self, request: Any) -> Any:
         self.check_joined()
         if vars(self.worlds).setdefault("acting", self) is not self:
-            self.wait_for_my_turn()
-            self.worlds.acting = self
+            raise RequestError("another agent acts here")
         return super().on_step(request)
-
-    def wait_for_my_turn(self) -> None:
-        raise NotImplementedError
 
     def leave(self) -> None:
         super().leave()
         if vars(self.worlds).get("acting") is self:
             del self.worlds.acting
-
-    def gone(self) -> None:
-        self.is_gone = True
-        super().gone()
-
-
-@breaks("a_step_changes_its_own_world_only")
-class StepsWhenTheOtherHasLeft(_OneActing):
-    def wait_for_my_turn(self) -> None:
-        worlds = vars(self.worlds)
-        self.worlds.changed.wait_for(lambda: self.is_gone or "acting" not in worlds, WAIT_SECONDS)
-
-
-@breaks("a_step_changes_its_own_world_only")
-class RefusesStepsOfOthers(_OneActing):
-    def wait_for_my_turn(self) -> None:
-        raise RequestError("another agent acts here")
 
 
 @breaks("a_world_can_be_joined_from_another_connection")
@@ -156,22 +127,3 @@ class HasWorldsForEachConnection(Session):
 
     def __init__(self, worlds: Any):
         super().__init__(type(worlds)())
-
-
-@breaks("a_world_can_be_joined_from_another_connection")
-class KnowsTheOwnersOfWorlds(Session):
-    """A world is used by the connection that created it."""
-
-    def __init__(self, worlds: Worlds):
-        super().__init__(worlds)
-        self.own: set[str] = set()
-
-    def on_create_world(self, request: Any) -> Any:
-        response = super().on_create_world(request)
-        self.own.add(response.world_name)
-        return response
-
-    def carry_out(self, kind: str | None, request: Any) -> Any:
-        if getattr(request, "world_name", None) not in {None, *self.own}:
-            raise RequestError("this is not your world", code_pb2.PERMISSION_DENIED)
-        return super().carry_out(kind, request)

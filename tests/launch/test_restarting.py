@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import re
@@ -262,36 +261,6 @@ def test_asyncio(lossy: FaultProxy) -> None:
             assert [int(step.observation["value"]) for step in together[2:]] == [2, 3]
 
     asyncio.run(run())
-
-
-def test_a_batch_of_servers() -> None:
-    with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(serve(Echo)) for _ in range(3)]
-        ways = [stack.enter_context(FaultProxy(server.address)) for server in servers]
-        addresses = [way.address for way in ways]
-        envs = stack.enter_context(BatchedEnvironment(addresses, restart=RESTART))
-        envs.reset()
-        assert envs.step({"value": np.array([1, 2, 3])}).mid().all()
-        ways[0].reset()
-        ways[2].reset()
-        lost = envs.step({"value": np.array([4, 5, 6])})
-        assert lost.last().tolist() == [True, False, True]
-        assert lost.observation["value"].tolist() == [1, 5, 3]
-        assert lost.discount.tolist() == [1, 1, 1]
-        following = envs.step({"value": np.array([7, 8, 9])})
-        assert following.first().tolist() == [True, False, True]
-        assert following.observation["value"].tolist() == [-1, 8, -1]
-        assert envs.restarts == 2
-        ways[1].reset()
-        assert envs.reset().first().all()
-        assert envs.restarts == 3
-        ways[1].reset()
-        envs.send({"value": np.array([1, 2])}, [1, 2])
-        seen: dict[int, bool] = {}
-        while len(seen) < 2:
-            timestep, ids = envs.recv()
-            seen |= dict(zip(ids.tolist(), timestep.last().tolist(), strict=True))
-        assert seen == {1: True, 2: False}
 
 
 def test_a_batch_of_which_one_cannot_be_restarted() -> None:

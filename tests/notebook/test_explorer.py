@@ -6,7 +6,6 @@ import contextlib
 import html
 import io
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,19 +126,6 @@ def test_what_another_cell_does_is_shown_and_nothing_is_stepped(catch: DmEnvAdap
         hands.wait_for("episode 3 · step 1")
     assert not {"step", "reset"} & vars(catch).keys()
     assert catch.step({"paddle": 1}).mid()  # The second of the episode.
-
-
-def test_a_run_steps_by_itself_until_it_is_stopped_at_a_rate(catch: DmEnvAdaptor) -> None:
-    with exploring(catch) as hands:
-        (slider,) = widgets_in(hands.explorer, ipywidgets.FloatLogSlider)
-        assert slider.value == 5.0
-        slider.value = 50.0
-        hands.press("Run")
-        hands.wait_for("episode 3")
-        hands.stop()
-        stopped = hands.text()
-        time.sleep(0.1)  # Five steps at this rate, none of which may be taken.
-        assert hands.text() == stopped
 
 
 def test_a_run_follows_what_is_chosen(catch: DmEnvAdaptor) -> None:
