@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import gc
-import operator
 import queue
 import threading
 import weakref
@@ -68,10 +66,18 @@ class GrpcStream(Stream):
         # forever, and the interpreter could not exit.
         requests = iter(self._outbound.get, None)
         checked = check_metadata(metadata)
-        call: Any = channel.stream_stream(status.PROCESS)
-        begin = functools.partial(call, requests, metadata=checked)
+        open_call: Any = channel.stream_stream(status.PROCESS)
+
+        def begin() -> tuple[Any, threading.Thread]:
+            call = open_call(requests, metadata=checked)
+            arguments = (call, self._inbound, self._arrivals, self._probes, address)
+            name = f"dm_env_rpc answers from {address}"
+            pump = threading.Thread(target=_pump, args=arguments, name=name, daemon=True)
+            pump.start()  # An error of a signal's handler in it could leave locks of Python locked.
+            return call, pump
+
         try:
-            self._call: Any = uninterrupted(begin, operator.methodcaller("cancel"))
+            self._call, self._pump = uninterrupted(begin, lambda begun: begun[0].cancel())
         except ValueError as error:
             self._outbound.put(None)
             raise ConnectionClosedError(f"the channel to {address} is closed") from error
@@ -79,13 +85,6 @@ class GrpcStream(Stream):
             self._outbound.put(None)
             raise
         _calls.add(self._call)
-        self._pump = threading.Thread(
-            target=_pump,
-            args=(self._call, self._inbound, self._arrivals, self._probes, address),
-            name=f"dm_env_rpc answers from {address}",
-            daemon=True,
-        )
-        self._pump.start()
 
     def keep_alive(self, seconds: KeepaliveSeconds) -> None:
         self._probes.keepalive = seconds
@@ -128,7 +127,7 @@ class GrpcStream(Stream):
                 target=self._probes.probe, name="dm_env_rpc probe", daemon=True
             )
             try:
-                self._probing.start()
+                uninterrupted(self._probing.start)
             except RuntimeError:  # No thread can be started now, so the server cannot be judged.
                 self._probing = None
                 self._probes.received += 1

@@ -13,6 +13,7 @@ import faulthandler
 import random
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -36,8 +37,9 @@ _STARTING: Any = [
     _channel._StreamStreamMultiCallable.__call__,
     _channel._run_channel_spin_thread,
     _channel._consume_request_iterator,
+    threading.Thread.start,
 ]
-"""Functions of grpcio that begin calls and start threads."""
+"""What begins calls and starts threads. An interrupted `Thread.start` may raise a RuntimeError."""
 
 
 Way = Callable[[str, AbstractContextManager[None]], None]
