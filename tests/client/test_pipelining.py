@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dm_env_rpc_client import (
-    ConnectionClosedError,
     ConnectionLostError,
     DmEnvRpcError,
     ProtocolError,
@@ -62,33 +61,6 @@ def test_count_and_bytes_are_bounded() -> None:
     fits, too_much = request(size=10), request(size=1)
     assert other.push([fits, too_much]) == [envelopes.encode_request(extension(0)).message]
     assert (fits.is_sent, too_much.is_sent) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("cause", "kind", "text"),
-    [
-        (ConnectionClosedError("bye"), ConnectionClosedError, "was closed while waiting"),
-        (ConnectionLostError("gone", "UNAVAILABLE"), ConnectionLostError, "was lost.*gone"),
-        # Of the stream: no answer was of the wrong kind.
-        (ProtocolError("odd"), ConnectionLostError, "^odd$"),
-        (KeyboardInterrupt(), ConnectionLostError, "KeyboardInterrupt; open a new one"),
-    ],
-)
-def test_the_first_cause_is_chained_to_all_that_follows(
-    cause: BaseException, kind: type[Exception], text: str
-) -> None:
-    fifo = Pipeline("there")
-    waiting = request()
-    fifo.push([waiting])
-    assert fifo.poison(cause) == [waiting]
-    assert fifo.poison(RuntimeError("second")) == []
-    assert fifo.poisoned_by is cause
-    with pytest.raises(kind, match=text) as caught:
-        waiting.result()
-    assert caught.value.__cause__ is cause
-    with pytest.raises(kind) as later:
-        fifo.push([request()])
-    assert later.value.__cause__ is cause
 
 
 class PipelineMachine(RuleBasedStateMachine):

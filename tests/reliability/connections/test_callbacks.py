@@ -250,37 +250,6 @@ def test_a_future_is_completed_before_those_of_later_requests() -> None:
             assert called.get(timeout=SECONDS) == number
 
 
-def test_the_thread_of_the_futures_leaves_the_reading_to_one_that_waits() -> None:
-    turns = threading.Semaphore(0)
-    with ScriptedServer(one_by_one(turns)) as server, connect(server.address) as connection:
-        called = _Calls(2)
-        for number in range(2):
-            future = connection.submit(extension(number))
-            future.add_done_callback(lambda done: calls_number(called, done))
-        assert settles(lambda: connection._leader is not None)
-        waits = threading.Thread(target=connection.send, args=[extension(2)])
-        waits.start()
-        assert settles(lambda: len(connection._sleepers) == 2)
-        assert connection._leader != waits.ident
-        turns.release()
-        assert settles(lambda: connection._leader == waits.ident)
-        turns.release(2)
-        waits.join()
-        assert called.all.wait(SECONDS)
-        # It reads again when nobody else does.
-        assert number_of(_waited(connection.submit(extension(3)), turns)) == 3
-
-
-def calls_number(calls: _Calls, done: Future) -> None:
-    calls.add(number_of(done.result()))
-
-
-def _waited(future: Future, turns: threading.Semaphore) -> Any:
-    turns.release()
-    (done,), _ = concurrent.futures.wait([future], SECONDS)
-    return done.result()
-
-
 def test_what_waits_for_a_future_is_told_of_its_deadline() -> None:
     """Also behind a request that may take longer, and for which nobody waits."""
     turns = threading.Semaphore(0)

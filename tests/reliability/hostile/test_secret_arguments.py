@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -162,18 +161,6 @@ def test_row_54_an_id_of_ones_own(guarded: Server) -> None:
                 check_spec(env.spec)
         finally:
             del gymnasium.registry["Guarded-v0"]
-
-
-def test_row_54_a_function_in_a_worker(address: str) -> None:
-    # AsyncVectorEnv, Ray and SubprocVecEnv send functions to other processes.
-    env = gymnasium.make(ID, address=address, token=SECRET)
-    env.close()
-    spec = env.spec
-    assert spec is not None
-    sent = cloudpickle.dumps(lambda: gymnasium.make(spec))
-    env = pickle.loads(sent)()
-    steps(env)
-    env.close()
 
 
 def test_row_54_attributes(guarded: Server, tmp_path: Path) -> None:
