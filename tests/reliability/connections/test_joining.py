@@ -13,6 +13,8 @@ import dm_env_rpc_client
 from dm_env_rpc_client import (
     BatchedEnvironment,
     DmEnvAdaptor,
+    connect,
+    create_and_join_world,
     make,
     make_async,
 )
@@ -71,7 +73,13 @@ FAILURES: dict[str, tuple[tuple[Any, dict[str, Any], dict[str, Any]], str]] = {
 }
 
 
+def _create_and_join(address: str, create: Any, **how: Any) -> None:
+    with connect(address) as connection:
+        create_and_join_world(connection, create, how.pop("join_world_settings", {}), **how)
+
+
 WAYS: dict[str, Callable[..., object]] = {
+    "create_and_join_world": _create_and_join,
     "make": make,
     "batch": lambda address, *create, **how: BatchedEnvironment(address, 3, *create, **how),
     "asyncio": lambda *create, **how: asyncio.run(make_async(*create, **how)),

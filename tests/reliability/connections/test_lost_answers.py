@@ -23,6 +23,7 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DmEnvAdaptor,
     EnvironmentsFailedError,
+    dm_env_rpc_pb2,
     make,
     make_async,
 )
@@ -197,7 +198,15 @@ of_rows: dict[str, Callable[[Any], object]] = {
     "reset": lambda env: env.reset(),
 }
 
+REQUEST = dm_env_rpc_pb2.ResetRequest()
+
 MOMENTS = {
+    "a request is answered": Moment(
+        make, after(Connection, "_call"), lambda env: env.connection.send(REQUEST)
+    ),
+    "a future is sent": Moment(
+        make, after(Connection, "_send"), lambda env: env.connection.submit(REQUEST)
+    ),
     "a step is sent": Moment(
         make, after(Connection, "_call", "_send"), lambda env: env.step(ACTION)
     ),
