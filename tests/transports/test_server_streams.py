@@ -254,3 +254,13 @@ def test_the_options_for_grpcio_are_options_of_grpc() -> None:
     assert found.origin is not None
     library = Path(found.origin).read_bytes()
     assert [option for option in options if option.encode() + b"\0" not in library] == []
+
+
+def test_one_stream_too_many_is_refused(channel: grpc.Channel) -> None:
+    calls = [Call(channel) for _ in range(3)]
+    for call in calls:
+        call.send(b"a")
+        assert next(call.answers) == b"aa"
+    assert Call(channel).ended()[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    for call in calls:
+        assert call.ended()[0] is grpc.StatusCode.OK

@@ -15,7 +15,7 @@ import pytest
 
 from dm_env_rpc_client import DmEnvAdaptor, Tls, create_world, make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.transports.http2.server import answering, clients, leading
+from dm_env_rpc_client.transports.http2.server import answering, clients, leading, listener
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.services import CHECK
@@ -292,3 +292,17 @@ def test_answers_to_checks_of_health_pay_for_small_headers_only(header_bytes: in
         assert "opened and reset more than" in str(server.framing.failure)
     else:
         assert server.framing.failure is None
+
+
+def test_they_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_MORE_SOCKETS", 1)
+    with (
+        Host(max_streams=1) as host,
+        RawClient(host.address) as one,
+        RawClient(host.address) as other,
+    ):
+        for client in (one, other):
+            client.send(VIOLATION)
+            assert is_told(client)
+        assert settles(lambda: lingering(host) == 2)
+        assert is_served(host)

@@ -195,3 +195,17 @@ def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(client: R
     client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
     assert client.read_until(lambda: client.status(1) == "0")
     assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
+
+
+def test_stop_waits_until_the_answers_are_read(host: Host) -> None:
+    with RawClient(host.address, window=1 << 30) as client:
+        client.send(window_update(0, 1 << 30) + request(1))
+        client.send(requests(1, b"large:30000000", end=True))
+        assert settles(lambda: bool(host.opened))
+        assert host.all_closed_once()
+        stopping = threading.Thread(target=host.listener.stop, args=(WAIT_SECONDS,))
+        stopping.start()
+        assert client.read_until(lambda: client.status(1) == "0")
+        stopping.join(WAIT_SECONDS)
+        assert len(client.answers(1)[0]) == 30_000_000
+        assert client.goaway_code() == 0

@@ -20,7 +20,7 @@ from dm_env_rpc_client.transports.listeners import open_listener
 from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.services import WATCH
 from tests.support.certificates import Authority, Issued
-from tests.support.scripted import settles
+from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, frame, reset
 from tests.transports.hosts import listener as new_listener
@@ -92,9 +92,11 @@ def test_the_file_of_a_server_that_runs_is_left(
         running.listen(0)
         if is_full:
             waiting.connect(str(path))  # Nobody accepts it.
+        descriptors = descriptor_count()
         with pytest.raises(OSError, match="cannot listen on unix:"):
             new_listener(streams.open, f"unix:{path}")
         assert path.exists()
+        assert descriptor_count() == descriptors
 
 
 def test_a_file_that_is_no_socket_is_left(streams: Streams, path: Path) -> None:
