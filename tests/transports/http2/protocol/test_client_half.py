@@ -212,6 +212,16 @@ def test_how_a_stream_ended_is_told(name: str) -> None:
     assert not client.messages
 
 
+def test_messages_that_are_sent_whole_use_up_the_window_of_the_connection() -> None:
+    client = framing()
+    feed(client, frames.settings(window=1 << 20))
+    take_outbound(client)
+    for _ in range(2):
+        client.send(bytes(40_000))
+    parts = frames.taken_apart(take_outbound(client))
+    assert sum(len(part.payload) for part in parts if part.kind == frames.DATA) == 65_535
+
+
 def test_cancelling_ends_stream_and_connection() -> None:
     client = framing()
     client.send(bytes(100_000))

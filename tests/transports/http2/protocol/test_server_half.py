@@ -303,3 +303,12 @@ def test_time_replenishes_the_budgets() -> None:
         for _ in range(20):
             server.half.replenish()
     assert server.framing.failure is None
+
+
+def test_no_more_is_given_back_than_was_spent() -> None:
+    server = Server()
+    server.feed(OPEN)
+    server.calls[1].accept()
+    server.feed(rapid_resets(1, 1) + requests(1, b"x") * 50)
+    server.feed(rapid_resets(2, RESET_STREAMS + 2))
+    assert is_calmed(server)
