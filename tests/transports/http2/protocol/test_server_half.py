@@ -312,3 +312,11 @@ def test_no_more_is_given_back_than_was_spent() -> None:
     server.feed(rapid_resets(1, 1) + requests(1, b"x") * 50)
     server.feed(rapid_resets(2, RESET_STREAMS + 2))
     assert is_calmed(server)
+
+
+@pytest.mark.parametrize("flood", [frame(PING, bytes(8)), frames.settings()])
+def test_who_is_to_be_answered_has_to_read(flood: bytes) -> None:
+    server = Server()
+    server.feed(OPEN)
+    server.feed(flood * 2_000)
+    assert server.said(GOAWAY) == frames.taken_apart(goaway(1, CALM))
