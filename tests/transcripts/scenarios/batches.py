@@ -99,65 +99,9 @@ def resets_with_settings(scene: Scene, num_batches: int | None) -> None:
         scene.see("step", envs.step(acts(1, 2)))
 
 
-def settings_of_different_names(scene: Scene) -> None:
-    """Is no batch: each environment has a stream."""
-    with d.BatchedEnvironment(scene.serve(Counter), 2, [{"start": 1}, {"length": 2}]) as envs:
-        see_steps(scene, envs, lambda step: acts(step, 2), 2)
-
-
-def joining_settings(scene: Scene) -> None:
-    with scene.fails("of a world that takes none"):
-        d.make(scene.serve(Counter), {}, {"lane": 1})
-    with scene.fails("in a batch"):
-        d.BatchedEnvironment(scene.serve(Counter), 1, {}, {"lane": 1})
-
-
 def two_batches(scene: Scene) -> None:
     with d.BatchedEnvironment(scene.serve(Counter), 4, {"length": 2}, num_batches=2) as envs:
         see_steps(scene, envs, lambda step: acts(step, 4), 3)
-
-
-def two_addresses(scene: Scene) -> None:
-    addresses = [scene.serve(Counter), scene.serve(Counter)]
-    settings = [{"start": row} for row in range(4)]
-    with d.BatchedEnvironment(addresses, 4, settings) as envs:
-        see_steps(scene, envs, lambda step: acts(step, 4), 2)
-
-
-def one_row(scene: Scene) -> None:
-    with d.BatchedEnvironment(scene.serve(Counter), 1) as envs:
-        see_steps(scene, envs, lambda step: acts(step, 1), 2)
-    with RemoteVectorEnv(scene.serve(Informed), 1) as envs:
-        scene.see("reset", envs.reset(seed=1))
-        scene.see("step", envs.step(moves(1, 1)))
-
-
-def some_observations(scene: Scene, num_batches: int | None) -> None:
-    with d.BatchedEnvironment(
-        scene.serve(Counter),
-        2,
-        num_batches=num_batches,
-        requested_observations=["zone.count", "reward"],
-        nested_tensors=False,
-    ) as envs:
-        see_steps(scene, envs, lambda step: acts(step, 2), 2)
-
-
-def not_sent(scene: Scene, num_batches: int | None) -> None:
-    """Actions that are refused before anything is sent."""
-    with d.BatchedEnvironment(scene.serve(Counter), 2, num_batches=num_batches) as envs:
-        envs.reset()
-        good = acts(1, 2)
-        for name, action in {
-            "out of bounds": {**good, "add": [1, 10]},
-            "a row too many": {**good, "add": [1, 2, 3]},
-            "a name too many": {**good, "more": [1, 2]},
-            "a name too few": {"add": [1, 2]},
-            "not finite": {**good, "wish": np.full((2, 2), np.nan)},
-            "of texts": {**good, "add": ["1", "2"]},
-        }.items():
-            with scene.fails(name):
-                scene.see(name, envs.step(action))
 
 
 def properties(scene: Scene) -> None:
@@ -225,21 +169,7 @@ SCENARIOS: dict[str, Scenario] = {
         )
         for where, num_batches in ON_STREAMS.items()
     },
-    **{
-        f"some observations{where}": Scenario(
-            functools.partial(some_observations, num_batches=num_batches)
-        )
-        for where, num_batches in ON_STREAMS.items()
-    },
-    **{
-        f"not sent{where}": Scenario(functools.partial(not_sent, num_batches=num_batches))
-        for where, num_batches in ON_STREAMS.items()
-    },
-    "settings of different names": Scenario(settings_of_different_names),
-    "settings of a join": Scenario(joining_settings),
     "two batches": Scenario(two_batches),
-    "two addresses": Scenario(two_addresses),
-    "one row": Scenario(one_row),
     "properties": Scenario(properties),
     "refused": Scenario(refused),
 }

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 import dm_env_rpc_client as d
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, environment_factory
+from dm_env_rpc_client.bridges.env_c_api import environment_factory
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.transcripts.environments import SpaceMirror
@@ -139,15 +139,6 @@ def library_properties(scene: Scene) -> None:
         d.destroy_world(connection, world)
 
 
-def library_here(scene: Scene) -> None:
-    path = compile_library("complete", "1.4")
-    settings = {"width": 4, "height": 2, "length": 2}
-    with EnvCApiEnvironment(path, "complete_connect", settings=settings, episode_seeds=5) as env:
-        scene.see("reset", env.reset())
-        for _ in range(2):
-            scene.see("step", env.step(ACTION))
-
-
 SCENARIOS: dict[str, Scenario] = {
     **{
         f"gym-socket, {dialect}": Scenario(
@@ -181,5 +172,4 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "EnvCApi, an error": Scenario(library_fails, needs="compiler"),
     "EnvCApi, properties": Scenario(library_properties, needs="compiler"),
-    "EnvCApi, here": Scenario(library_here, needs="compiler"),
 }

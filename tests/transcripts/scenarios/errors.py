@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -77,35 +76,6 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def not_sent(scene: Scene) -> None:
-    """Actions that are refused before anything is sent, and settings that cannot be sent."""
-    address = scene.serve(Counter)
-    with d.make(address) as env:
-        env.reset()
-        for name, action in {
-            "out of bounds": {"add": 10},
-            "out of its own bounds": {"wish": [5, 0]},
-            "not finite": {"wish": [float("nan"), 0]},
-            "another dtype": {"add": 1.5},
-            "a text": {"add": "1"},
-            "another shape": {"wish": [1, 2, 3]},
-            "an unknown name": {"color": 1},
-            "a number for a text": {"talk": {"say": 1}},
-            "no mapping": [1, 2],
-        }.items():
-            with scene.fails(name):
-                env.step({**act(1), **action} if isinstance(action, dict) else action)
-        with scene.fails("settings"):
-            env.reset({"start": None})
-        with scene.fails("unroll"):
-            env.unroll([act(1), {**act(1), "add": 99}])
-    with scene.fails("unknown observations"):
-        d.make(address, requested_observations=["nowhere"])
-    unknown: Any = {"start": 3}
-    with scene.fails("a keyword that is none"):
-        d.make(address, **unknown)
-
-
 def ahead_of_an_error(scene: Scene) -> None:
     with d.make(scene.serve(Counter), {"fails_at": 3}) as env:
         env.reset()
@@ -115,16 +85,6 @@ def ahead_of_an_error(scene: Scene) -> None:
                 scene.see("step", future.result(60))
         with scene.fails("unroll"):
             scene.see("unroll", env.unroll([act(step) for step in range(3)]).reward)
-
-
-async def with_asyncio(scene: Scene) -> None:
-    async with await d.make_async(scene.serve(Counter), {"fails_at": 2}) as env:
-        await env.reset()
-        steps = [asyncio.ensure_future(env.step(act(step))) for step in range(3)]
-        for step in steps:
-            with scene.fails("step"):
-                scene.see("step", await step)
-        scene.see("step", await env.step(act(1)))
 
 
 async def made_in_vain(scene: Scene) -> None:
@@ -144,14 +104,6 @@ async def made_in_vain(scene: Scene) -> None:
     await env.close()
     await d.destroy_world_async(connection, world)
     await connection.close()
-
-
-def no_traceback(scene: Scene) -> None:
-    address = scene.serve(Counter, send_tracebacks=False)
-    with d.make(address, {"fails_at": 1}) as env:
-        env.reset()
-        with scene.fails("step"):
-            env.step(act(1))
 
 
 def raw(scene: Scene, address: str, requests: Sequence[Any]) -> None:
@@ -387,11 +339,8 @@ SCENARIOS: dict[str, Scenario] = {
         for name, settings in ROWS.items()
         for where, num_batches in {"": None, ", on streams": 0}.items()
     },
-    "not sent": Scenario(not_sent),
     "steps ahead": Scenario(ahead_of_an_error),
-    "steps ahead, asyncio": Scenario(with_asyncio),
     "made in vain": Scenario(made_in_vain),
-    "without tracebacks": Scenario(no_traceback),
     "a raw client": Scenario(raw_requests, by_hand=False),
     "wrong answers": Scenario(wrong_answers, by_hand=False),
     "a server without Reset": Scenario(no_reset, by_hand=False),

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
-from google.protobuf import any_pb2, wrappers_pb2
 
 import dm_env_rpc_client as d
 from tests.peers.servers import SERVERS
@@ -60,21 +59,6 @@ def of_dtypes(scene: Scene, dtype: str) -> None:
     reference(scene, functools.partial(values._mirror, structure), {}, actions)
 
 
-def reference_errors(scene: Scene) -> None:
-    with reference_client(scene, scene.serve(Counter)) as connection:
-        with scene.fails("settings"):
-            reference_adaptor.create_and_join_world(connection, {"length": 0}, {})
-        env, _ = reference_adaptor.create_and_join_world(connection, {"fails_at": 1}, {})
-        env.reset()
-        with scene.fails("step"):
-            env.step(_flat(act(1)))
-        request = any_pb2.Any()
-        request.Pack(wrappers_pb2.Int64Value(value=1))
-        with scene.fails("extension"):
-            connection.send(request)
-        env.close()
-
-
 @contextlib.contextmanager
 def grpcio_server() -> Iterator[str]:
     with SERVERS["grpcio"]() as peer:
@@ -95,15 +79,6 @@ def grpcio(scene: Scene, settings: Any, actions: Any) -> None:
         d.make(address, {"color": "red"})
     with d.BatchedEnvironment(address, 2, settings) as envs:
         scene.see("reset", envs.reset())
-
-
-async def grpcio_with_asyncio(scene: Scene) -> None:
-    address = scene.tap(scene.shared.get(grpcio_server))
-    async with await d.make_async(address, {"length": 2}) as env:
-        await env.reset()
-        for step in range(3):
-            scene.see("step", await env.step({"int32": np.full(2, step, np.int32)}))
-        scene.see("reset", await env.reset())
 
 
 def echoed(step: int) -> dict[str, Any]:
@@ -134,12 +109,10 @@ PLAYED: dict[str, Callable[[Scene], Any]] = {
         f"PyPI's client, {dtype}": functools.partial(of_dtypes, dtype=dtype)
         for dtype in ("float32", "int8", "uint64", "bool", "str")
     },
-    "PyPI's client, errors": reference_errors,
     "a server on grpcio": functools.partial(grpcio, settings={"length": 2}, actions=echoed),
     "a server on grpcio, vectors": functools.partial(
         grpcio, settings={"payload": "vector"}, actions=lambda step: {"action": step}
     ),
-    "a server on grpcio, asyncio": grpcio_with_asyncio,
 }
 
 SCENARIOS: dict[str, Scenario] = {

@@ -95,15 +95,6 @@ def one_that_exists(scene: Scene) -> None:
             d.destroy_world(one, "")
 
 
-def wrong_actions(scene: Scene) -> None:
-    with two(scene.serve(Pair)) as (left, right, _, _):
-        together(scene, left, right)
-        for action in ({"do": 5}, {"go": 1}, {"do": 0.5}):
-            with scene.fails(repr(action)):
-                left.step(action)
-        together(scene, left, right, {"do": 1}, {"do": 1})
-
-
 class Exploding(Pair):
     """Raises in its second step."""
 
@@ -143,14 +134,6 @@ def parallel(scene: Scene, **options: Any) -> None:
                 scene.see("step", env.step(moves))
 
 
-def pictures(scene: Scene) -> None:
-    env = RemoteParallelEnv(scene.serve(players), render_mode="rgb_array")
-    with contextlib.closing(env):
-        env.reset()
-        scene.see("render", env.render())
-        scene.see("state", env.state())
-
-
 def some_agents(scene: Scene) -> None:
     address = scene.serve(players)
     with d.connect(address) as owner, d.connect(address) as others:
@@ -183,29 +166,16 @@ def parallel_of_a_game(scene: Scene) -> None:
             scene.see("step", env.step(dict.fromkeys(env.agents, 1)))
 
 
-def parallel_errors(scene: Scene) -> None:
-    env = RemoteParallelEnv(scene.serve(players))
-    with contextlib.closing(env):
-        env.reset()
-        wrong: list[Any] = [{"early": 1}, {"early": 9, "whole": 1}, {"early": 1, "nobody": 1}]
-        for moves in wrong:
-            with scene.fails(repr(moves)):
-                scene.see("step", env.step(moves))
-
-
 PLAYED: dict[str, Callable[[Scene], Any]] = {
     "lock step": lock_step,
     "reset by others": reset_by_others,
     "leaving": leaving,
     "one that exists": one_that_exists,
-    "wrong actions": wrong_actions,
     "an error": raising,
     "waiting for others": waiting_for,
     "PettingZoo": parallel,
-    "PettingZoo, pictures": pictures,
     "PettingZoo, some agents": some_agents,
     "PettingZoo, of a game": parallel_of_a_game,
-    "PettingZoo, wrong actions": parallel_errors,
 }
 
 SCENARIOS: dict[str, Scenario] = {name: Scenario(play) for name, play in PLAYED.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any
 
@@ -14,7 +13,6 @@ from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.transcripts.environments import Counter, Informed
 from tests.transcripts.scenarios.playing import act, nothing, see_steps
-from tests.transcripts.scenarios.ways import read_back
 from tests.transcripts.scene import Scenario, Scene
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
@@ -96,25 +94,6 @@ def calls(scene: Scene) -> None:
             envs.call("close")
 
 
-def wrong_actions(scene: Scene) -> None:
-    """Are refused before anything is sent."""
-    env = remote(scene, scene.serve(Informed))
-    env.reset()
-    wrong: dict[str, Any] = {
-        "out of bounds": (np.int64(3), np.zeros(1)),
-        "another shape": (np.int64(1), np.zeros(2)),
-        "another structure": np.int64(1),
-        "a fraction": (0.5, np.zeros(1)),
-        "not finite": (np.int64(1), np.array([np.inf])),
-    }
-    for name, action in wrong.items():
-        with scene.fails(name):
-            env.step(action)
-    for seed in (-1, 1.5, "1", 2**70):
-        with scene.fails("seed"):
-            env.reset(seed=seed)
-
-
 def of_dm_env(scene: Scene) -> None:
     """An environment of dm_env, seen by Gymnasium."""
     env = remote(scene, scene.serve(Counter), create_world_settings={"length": 2})
@@ -139,41 +118,6 @@ def seen_by_dm_env(scene: Scene) -> None:
             env.reset({"seed": "x"})
 
 
-async def with_asyncio(scene: Scene) -> None:
-    async with await d.make_async(scene.serve(Informed)) as env:
-        scene.see("reset", await env.reset({"seed": 3}))
-        scene.see("step", await env.step(nothing(env)))
-
-
-def made_vectors(scene: Scene) -> None:
-    address = scene.serve(Informed)
-    made = gymnasium.make_vec(REMOTE, num_envs=2, address=address)
-    with contextlib.closing(made):
-        scene.see("reset", made.reset(seed=1))
-    with RemoteVectorEnv(address, 2, num_batches=2) as envs:
-        envs.reset(seed=1)
-        moves = (np.array([1, 2]), np.array([[0.5], [-0.5]]))
-        envs.send(moves)
-        *found, ids = envs.recv(2)
-        scene.see("recv", found[1][np.argsort(ids)], np.sort(ids))
-
-
-def recorded(scene: Scene) -> None:
-    path = scene.folder / "run.mcap"
-    env = remote(scene, scene.serve(Informed), record=path)
-    env.reset(seed=1)
-    for step in range(3):
-        env.step(move(step))
-    env.close()
-    read_back(scene, path)
-
-
-def some_observations(scene: Scene) -> None:
-    address = scene.serve(Informed)
-    with d.make(address, requested_observations=["box", "reward"]) as env:
-        see_steps(scene, env, lambda step: nothing(env), 1)
-
-
 SCENARIOS: dict[str, Scenario] = {
     "episodes": Scenario(functools.partial(episodes, serving={})),
     "episodes, grpcio's client": Scenario(
@@ -186,11 +130,6 @@ SCENARIOS: dict[str, Scenario] = {
     "an error": Scenario(raising),
     "pictures": Scenario(pictures),
     "calls": Scenario(calls),
-    "wrong actions": Scenario(wrong_actions),
     "of dm_env": Scenario(of_dm_env),
     "seen by dm_env": Scenario(seen_by_dm_env),
-    "asyncio": Scenario(with_asyncio),
-    "make_vec": Scenario(made_vectors),
-    "recorded": Scenario(recorded),
-    "some observations": Scenario(some_observations),
 }

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 import dm_env_rpc_client as d
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
@@ -101,21 +100,6 @@ def in_pettingzoo(scene: Scene) -> None:
         scene.see("step", env.step(dict.fromkeys(env.agents, 1)))
 
 
-def without(scene: Scene) -> None:
-    """Without `restart=`, a connection that has broken stays so."""
-    with d.make(scene.serve(Counter)) as env:
-        env.reset()
-        scene.cut()
-        for _ in range(2):
-            with scene.fails("step"):
-                env.step(act(1))
-    with d.BatchedEnvironment(scene.serve(Counter), 2) as envs:
-        envs.reset()
-        scene.cut()
-        with scene.fails("step"):
-            envs.step({**acts(1, 2), "add": np.array([1, 2])})
-
-
 ON_STREAMS = {"": None, ", on streams": 0}
 
 PLAYED: dict[str, Callable[[Scene], Any]] = {
@@ -131,7 +115,6 @@ PLAYED: dict[str, Callable[[Scene], Any]] = {
     },
     "Gymnasium": in_gymnasium,
     "PettingZoo": in_pettingzoo,
-    "without": without,
 }
 
 SCENARIOS: dict[str, Scenario] = {name: Scenario(play) for name, play in PLAYED.items()}

@@ -36,13 +36,6 @@ def plain(scene: Scene, mode: str) -> None:
             scene.see("step", env.step({"action": [1, 2]}))
 
 
-def batched(scene: Scene, mode: str) -> None:
-    with d.BatchedEnvironment(scene.serve(functools.partial(Exact, mode=mode)), 2) as envs:
-        scene.see("reset", envs.reset())
-        for _ in range(3):
-            scene.see("step", envs.step({"action": np.array([1, 2])}))
-
-
 def fixed(scene: Scene) -> None:
     """The number of rows is the server's."""
     address = scene.serve(lambda: Exact(3))
@@ -67,18 +60,6 @@ def of_gymnasium(scene: Scene) -> None:
         scene.see("reset", envs.reset(seed=[None, 1]))
 
 
-def existing(scene: Scene) -> None:
-    with RemoteVectorEnv(scene.serve(Exact())) as envs:
-        scene.see("reset", envs.reset(seed=1))
-        scene.see("step", envs.step(np.array([1, 2])))
-
-
-def pictures(scene: Scene) -> None:
-    with RemoteVectorEnv(scene.serve(Exact), 2, render_mode="rgb_array") as envs:
-        envs.reset()
-        scene.see("render", envs.render())
-
-
 def properties(scene: Scene) -> None:
     with d.connect(scene.serve(Exact)) as connection:
         env, _ = d.create_and_join_world(connection, {"num_envs": 2}, {})
@@ -88,60 +69,10 @@ def properties(scene: Scene) -> None:
         env.close()
 
 
-class Moody(Exact):
-    """Does not say which mode it has."""
-
-    def __init__(self, num_envs: int = 2):
-        super().__init__(num_envs, "SameStep")
-        self.metadata = {}
-
-
-def modeless(scene: Scene) -> None:
-    with scene.fails("no mode"):
-        RemoteVectorEnv(scene.serve(Moody), 1).close()
-    with RemoteVectorEnv(scene.serve(Moody, autoreset_mode="SAME_STEP"), 2) as envs:
-        envs.reset()
-        for _ in range(2):
-            scene.see("step", envs.step(np.array([1, 2])))
-
-
-def raising(scene: Scene) -> None:
-    class Raising(Exact):
-        def step(self, actions: Any) -> Any:
-            if actions[0] == 3:
-                raise RuntimeError("the physics exploded")
-            return super().step(actions)
-
-    with RemoteVectorEnv(scene.serve(Raising), 2) as envs:
-        envs.reset()
-        with scene.fails("step"):
-            envs.step(np.array([3, 1]))
-        with scene.fails("step"):
-            scene.see("step", envs.step(np.array([1, 1])))
-        scene.see("reset", envs.reset())
-
-
-def wrong_actions(scene: Scene) -> None:
-    with RemoteVectorEnv(scene.serve(Exact), 2) as envs:
-        envs.reset()
-        for action in ([1], [1, 9], [0.5, 1], 1, "12"):
-            with scene.fails(repr(action)):
-                envs.step(np.array(action))
-
-
 SCENARIOS: dict[str, Scenario] = {
     **{mode: Scenario(functools.partial(vector, mode=mode)) for mode in MODES},
     **{f"{mode}, plain": Scenario(functools.partial(plain, mode=mode)) for mode in MODES},
-    **{
-        f"{mode}, BatchedEnvironment": Scenario(functools.partial(batched, mode=mode))
-        for mode in MODES
-    },
     "a number of its own": Scenario(fixed),
     "SyncVectorEnv": Scenario(of_gymnasium),
-    "one that exists": Scenario(existing),
-    "pictures": Scenario(pictures),
     "properties": Scenario(properties),
-    "no mode": Scenario(modeless),
-    "an error": Scenario(raising),
-    "wrong actions": Scenario(wrong_actions),
 }

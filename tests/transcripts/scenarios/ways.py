@@ -55,14 +55,6 @@ def read_back(scene: Scene, path: Any) -> None:
         scene.see("episode", episode.end, episode.actions, episode.timesteps)
 
 
-def through_the_proxy(scene: Scene, way: Way) -> None:
-    path = scene.folder / "run.mcap"
-    address = scene.serve(Counter)
-    with recording.proxy(address, path) as proxy:
-        way(scene, scene.tap(proxy.address), {"start": 3})
-    read_back(scene, path)
-
-
 def replayed(scene: Scene) -> None:
     path = scene.folder / "run.mcap"
     with serve(Counter) as server, d.make(server.address, {"start": 3}, record=path) as env:
@@ -81,42 +73,6 @@ def at_a_socket(scene: Scene) -> None:
     server = scene.stack.enter_context(serve(Counter, f"unix:{path}"))
     address = scene.tap(server.address, f"unix:{scene.folder / 'relay'}")
     WAYS["make"](scene, address, {})
-
-
-def copied(scene: Scene) -> None:
-    import copy
-
-    with d.make(scene.serve(Counter), {"start": 4}) as env:
-        scene.see("reset", env.reset())
-        with copy.deepcopy(env) as again:
-            scene.see("reset of the copy", again.reset())
-
-
-def single(scene: Scene) -> None:
-    from dm_env import specs
-
-    def make() -> environments.Mirror:
-        return environments.Mirror(specs.DiscreteArray(4))
-
-    address = scene.serve(make)
-    with d.make(address, unwrap_single=True) as env:
-        see_steps(scene, env, lambda step: step % 4, 3)
-    with d.BatchedEnvironment(address, 2, unwrap_single=True) as envs:
-        see_steps(scene, envs, lambda step: [step % 4, 1], 3)
-
-
-class Scaled(d.DmEnvAdaptor):
-    """An adaptor with a reward of its own."""
-
-    def reward(self, state: Any, step_type: Any, observations: Any) -> Any:
-        reward = super().reward(state, step_type, observations)
-        return None if reward is None else 0.5 * reward
-
-
-def adapted(scene: Scene) -> None:
-    address = scene.serve(Counter)
-    WAYS["make"](scene, address, {}, adaptor_class=Scaled)
-    WAYS["batched"](scene, address, {}, adaptor_class=Scaled)
 
 
 def with_settings(scene: Scene) -> None:
@@ -172,17 +128,8 @@ SCENARIOS: dict[str, Scenario] = {
         f"{name}, recorded": Scenario(functools.partial(recorded, way=WAYS[name]))
         for name in ("make", "asyncio", "batched", "plain batch")
     },
-    **{
-        f"{name}, recorded by the proxy": Scenario(
-            functools.partial(through_the_proxy, way=WAYS[name])
-        )
-        for name in ("make", "batched")
-    },
     "a replay": Scenario(replayed),
     "a unix socket": Scenario(at_a_socket),
-    "a copy": Scenario(copied),
-    "one array": Scenario(single),
-    "an adaptor of its own": Scenario(adapted),
     "settings": Scenario(with_settings),
     "tokens and metadata": Scenario(with_metadata),
 }

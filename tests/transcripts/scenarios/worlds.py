@@ -116,17 +116,6 @@ def reopened(scene: Scene) -> None:
         d.destroy_world(again, world)
 
 
-def kinds(scene: Scene) -> None:
-    """A server of several environments."""
-    address = scene.serve({"short": _short, "long": Counter})
-    for settings in ({"environment": "short"}, {"environment": "long", "start": 3}):
-        with d.make(address, settings) as env:
-            see_steps(scene, env, steps=2)
-    for settings in ({}, {"environment": "other"}):
-        with scene.fails("which"):
-            d.make(address, settings)
-
-
 def _short(**settings: Any) -> Counter:
     return Counter(length=1, **settings)
 
@@ -144,16 +133,6 @@ def existing(scene: Scene) -> None:
         see_steps(scene, env, steps=1)
     with scene.fails("settings"):
         d.make(address, {"start": 3})
-
-
-def too_many(scene: Scene) -> None:
-    address = scene.serve(Counter, max_worlds=1)
-    with d.connect(address) as connection:
-        world = d.create_world(connection)
-        with scene.fails("a world too many"):
-            d.create_world(connection)
-        d.destroy_world(connection, world)
-        d.destroy_world(connection, d.create_world(connection))
 
 
 class Configured(Counter):
@@ -180,18 +159,6 @@ def configured(scene: Scene) -> None:
         scene.see("step", env.step({}))
 
 
-def unclosed(scene: Scene) -> None:
-    """The connection ends, and nothing else is said; its worlds are destroyed."""
-    address = scene.serve(Counter, idle_world_seconds=0)
-    connection = d.connect(address)
-    env = d.join_world(connection, d.create_world(connection))
-    scene.see("reset", env.reset())
-    connection.close()
-    with scene.fails("a step on a closed connection"):
-        env.step(act(1))
-    env.close()
-
-
 async def cancelled(scene: Scene) -> None:
     """A request that is awaited no more, and what the connection does then."""
     connection = await d.connect_async(scene.serve(Counter))
@@ -211,10 +178,7 @@ SCENARIOS: dict[str, Scenario] = {
     "refused": Scenario(refused),
     "others": Scenario(by_others),
     "another connection": Scenario(reopened),
-    "several environments": Scenario(kinds),
     "an environment that exists": Scenario(existing),
-    "too many worlds": Scenario(too_many),
     "settings and actions of its own": Scenario(configured, by_hand=False),
-    "a connection that ends": Scenario(unclosed),
     "a connection that ends, asyncio": Scenario(cancelled),
 }
