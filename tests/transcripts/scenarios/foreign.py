@@ -110,9 +110,6 @@ PLAYED: dict[str, Callable[[Scene], Any]] = {
         for dtype in ("float32", "int8", "uint64", "bool", "str")
     },
     "a server on grpcio": functools.partial(grpcio, settings={"length": 2}, actions=echoed),
-    "a server on grpcio, vectors": functools.partial(
-        grpcio, settings={"payload": "vector"}, actions=lambda step: {"action": step}
-    ),
 }
 
 SCENARIOS: dict[str, Scenario] = {
