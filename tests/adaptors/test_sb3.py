@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import warnings
 from typing import Any
@@ -12,13 +11,12 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import EnvironmentsFailedError, SpecError
+from dm_env_rpc_client import SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.sameness import same
 from tests.reliability.recording import Seen
-from tests.support.interrupts import Interrupt
 from tests.support.serving import serving
 from tests.travelling.environments.all import make as make_travelling
 from tests.travelling.told import difference
@@ -70,30 +68,6 @@ def test_steps_and_infos_are_those_of_a_dummy_vec_env(place: str, seen: Seen) ->
                     actions = np.array([local.action_space.sample() for _ in range(2)])
                     assert not difference(envs.step(actions), local.step(actions)), habit
             seen(cells=1)
-
-
-def test_an_interrupt_of_step_loses_no_step_without_an_error() -> None:
-    """In front of any line of it: the next step follows the last one, or is an error."""
-    line = 0
-    actions = np.zeros(2, np.int64)
-    with serve(make_travelling) as server:
-        while True:
-            line += 1
-            own = RemoteSb3VecEnv(server.address, 2, {"habit": "no habit"})
-            with contextlib.closing(own) as envs:
-                envs.reset()
-                envs.step_async(actions)
-                with Interrupt(line, RemoteSb3VecEnv.step_wait) as interrupt:
-                    try:
-                        envs.step_wait()
-                    except KeyboardInterrupt:
-                        pass
-                    else:
-                        break
-                assert interrupt.left == 0
-                with contextlib.suppress(EnvironmentsFailedError):
-                    assert envs.step(actions)[0][1].tolist() == [1, -1], f"line {line}"
-    assert line > 1
 
 
 def test_its_repr_says_how_many_there_are_where_and_with_which_spaces(server: Server) -> None:
@@ -171,14 +145,6 @@ def weights(algorithm: str, seed: int, envs: Any) -> dict[str, bytes]:
         return {
             name: values.numpy().tobytes() for name, values in agent.policy.state_dict().items()
         }
-
-
-def test_a_copy_has_worlds_of_its_own() -> None:
-    with serve(Catch) as server, contextlib.closing(RemoteSb3VecEnv(server.address, 2)) as env:
-        env.reset()
-        with contextlib.closing(copy.deepcopy(env)) as other:
-            assert other.reset().shape == (2, 10, 5)
-            assert server.stats().worlds == 2  # One for each batch.
 
 
 @pytest.mark.parametrize("batches", [None, 0])

@@ -31,7 +31,6 @@ from tests.distributed.actors import (
     catching,
     counting,
     echo,
-    without_pids,
 )
 from tests.support.environments import Constant, Echo, Robot
 from tests.support.serving import serving
@@ -245,17 +244,6 @@ def test_what_a_policy_does_with_its_arrays_changes_nothing() -> None:
     batch.timesteps.observation["value"][:] = 5  # It is the caller's.
 
 
-def test_nested_observations_and_strings() -> None:
-    with LocalRollouts(lambda index: Robot(), speaking, 1, 2) as rollouts:
-        steps = rollouts.collect(3).timesteps
-    assert steps.observation["camera"]["rgb"].shape == (4, 2, 4, 5, 3)
-    assert steps.observation["camera"]["rgb"].dtype == np.uint8
-    assert [angles.shape for angles in steps.observation["joints"]] == [(4, 2)] * 3
-    assert steps.observation["heard"].shape == (4, 2, 2)
-    assert steps.observation["heard"].dtype == object
-    assert isinstance(steps.observation["heard"][3, 1, 0], str)
-
-
 WRONG_POLICIES: list[tuple[Callable[..., Any], str]] = [
     (
         lambda timestep, weights, random: {"value": np.zeros(3)},
@@ -369,11 +357,3 @@ def test_numbers_are_positive(numbers: Any) -> None:
 def test_a_seed_is_a_number_from_0_on() -> None:
     with pytest.raises(SpecError, match=r"seed must be an integer of at least 0, .*, got -1"):
         LocalRollouts(echo, counting, seed=-1)
-
-
-def test_batches_without_seed_differ() -> None:
-    batches = []
-    for _ in range(2):
-        with LocalRollouts(catch, catching, 2, 2) as rollouts:
-            batches.append(without_pids(rollouts.collect(20)))
-    assert (batches[0].actions["paddle"] != batches[1].actions["paddle"]).any()

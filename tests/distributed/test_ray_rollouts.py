@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 import logging
 import os
 import random
@@ -49,7 +48,7 @@ from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.environments import Echo
 from tests.support.scripted import freeze, settles
-from tests.support.stopwatch import Stopwatch, patience
+from tests.support.stopwatch import patience
 
 # Ray takes half a minute to start on a busy machine, and the extra `test` leaves it out.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("ray")]
@@ -151,20 +150,6 @@ def _latest(expected: Expected) -> list[tuple[int, int]]:
     for actor, restarts in expected.taken:
         latest[actor] = max(restarts, latest.get(actor, 0))
     return sorted(latest.items())
-
-
-def test_collect_returns_a_batch_of_every_actor_also_if_one_was_killed() -> None:
-    with RayRollouts(catch, catching, 2, 2, seed=4) as rollouts:
-        before = rollouts.collect(10)
-        os.kill(pids(before)[0], signal.SIGKILL)
-        after = rollouts.collect(10)
-        assert rollouts.num_lost == 1
-        assert after.restarts.tolist() == [1, 1, 0, 0]
-        assert after.start.tolist() == [0, 0, 10, 10]
-        assert (after.timesteps.step_type[0, :2] == FIRST).all()
-        boards = [batch.timesteps.observation["board"][:, 2:] for batch in (before, after)]
-        np.testing.assert_array_equal(boards[0][-1], boards[1][0])
-        assert settles(lambda: not is_alive(pids(before)[0]))
 
 
 def test_an_actor_that_freezes_is_replaced() -> None:
@@ -332,12 +317,3 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ModuleNotFoundError, match=r"need the extra: .*\[ray\]"):
         RayRollouts(echo, counting)
-
-
-def test_batches_come_from_actors_that_work_at_the_same_time() -> None:
-    with RayRollouts(lambda index: Echo(seconds=0.2), counting, 2, 1) as rollouts:
-        rollouts.collect(1)
-        stopwatch = Stopwatch()
-        batches = list(itertools.islice(rollouts.stream(5), 4))
-        assert stopwatch.within(4 * 5 * 0.2)  # One after the other they would take as long.
-    assert {batch.env_ids[0] for batch in batches} == {0, 1}

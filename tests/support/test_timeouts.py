@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 CONFTEST = """
@@ -112,31 +110,3 @@ def test_tests_that_hang_fail_alone(tmp_path: Path) -> None:
     assert "3 failed, 4 passed, 2 errors" in output
     assert "INTERNALERROR" not in output
     assert re.search("thread 0x.* in hang", output, re.DOTALL)
-
-
-CRASHES = """
-import os, signal
-
-def test_before():
-    assert 1 == 2, "the reason"
-
-def test_crashes():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def test_after():
-    pass
-"""
-
-
-@pytest.mark.parametrize("others", [1, 0])
-def test_a_process_of_the_run_that_crashes_fails_its_test_alone(
-    tmp_path: Path, others: int
-) -> None:
-    program = CRASHES if others else CRASHES.partition("def test_after")[0]
-    output = run_pytest(tmp_path, program, "-n1", "--dist=loadfile")
-    found = re.findall(r"^FAILED test_it.py::(\w+) - (.*)", output, re.MULTILINE)
-    crash = "worker 'gw0' crashed while running 'test_it.py::test_crashes'"
-    assert found == [("test_before", "AssertionError: the reason"), ("test_crashes", crash)], output
-    assert f"2 failed, {others} passed" in output or (not others and "2 failed in" in output)
-    # At once, too, for a run that is ended from outside.
-    assert f"FAILED test_it.py::test_crashes (???): {crash}" in output

@@ -130,13 +130,6 @@ def test_single_environments_get_their_own_arrays(library: str, observes: str) -
     assert all(issubclass(each, array) for each in Single.seen)
 
 
-def test_named_tuples_and_dataclasses_of_numpy_are_observations() -> None:
-    for observes in ("named", "dataclass"):
-        factory = functools.partial(Single, "numpy", observes)
-        with serve(factory) as server, make(server.address) as env:
-            assert same(env.reset().observation, {"a": np.zeros(2, np.float32)})
-
-
 def test_numpy_is_given_where_that_is_asked() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     Single.seen.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import dm_env
 import numpy as np
@@ -189,17 +189,6 @@ def test_the_table(spec: Any, space: spaces.Space[Any] | None) -> None:
     assert found == space
 
 
-def test_64_bits_are_sampled_from_end_to_end() -> None:
-    space = spec_to_space(specs.Array((10_000,), np.uint64), "it")
-    sample = space.sample()
-    assert sample.dtype == np.uint64
-    assert sample.min() < 2**54 * 100
-    assert sample.max() > 2**64 - 2**54 * 100
-    batch = batch_space(space, 2)
-    assert isinstance(batch, ExactBox)
-    assert batch.sample().max() > 2**63
-
-
 @pytest.mark.parametrize(
     ("spec", "value", "is_stacked"),
     [
@@ -256,40 +245,3 @@ def test_some_specs_have_no_space(spec: Any, text: str) -> None:
 def test_values_of_another_structure_are_refused(spec: Any, value: Any, text: str) -> None:
     with pytest.raises(SpecError, match=text):
         from_space(spec, value, "it")
-
-
-def test_lists_are_tuples_in_gymnasium() -> None:
-    spec = [specs.Array((), np.int8), {"a": specs.Array((2,), np.float32)}]
-    space = spec_to_space(spec, "it")
-    space.seed(0)
-    number, inner = from_space(spec, space.sample(), "it")
-    assert number.dtype == np.int8
-    assert inner["a"].shape == (2,)
-
-
-@pytest.mark.parametrize(
-    ("actions", "text"),
-    [
-        ({"a": [1, 2]}, "expected the actions 'a', 'b.c', got 'a'"),
-        (3, "expected the actions 'a', 'b.c', got int"),
-        ({"a": [1, 2], "b": {"c": 0.5}}, "action 'b.c': expected 2 values"),
-        ({"a": [1, 2, 3], "b": {"c": [0.5, 1]}}, "action 'a': expected 2 rows"),
-        ({"a": [1, 2.5], "b": {"c": [0.5, 1]}}, "action 'a'.*2.5.*int32"),
-    ],
-)
-def test_batches_of_another_structure_are_refused(actions: Any, text: str) -> None:
-    flat_specs = {"a": specs.Array((), np.int32), "b.c": specs.Array((), np.float32)}
-    of_rows = SpecSpaces(row_specs(flat_specs), True)
-    with pytest.raises(SpecError, match=text):
-        split_action(of_rows.actions(actions, 2), flat_specs, 2)
-
-
-def test_named_tuples_stay_what_they_are() -> None:
-    class Pair(NamedTuple):
-        left: specs.Array
-        right: specs.Array
-
-    spec = Pair(specs.DiscreteArray(3), specs.DiscreteArray(4))
-    action = from_space(spec, spec_to_space(spec, "it").sample(), "it")
-    assert isinstance(action, Pair)
-    spec.right.validate(action.right)

@@ -15,14 +15,12 @@ from dm_env import specs
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, EnvironmentsFailedError, SpecError
-from dm_env_rpc_client.adaptors.gymnasium.info_observation import EXTRAS
-from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import GymnasiumEnvironment
+from dm_env_rpc_client import DmEnvAdaptor, EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.support.environments import Echo, Robot
-from tests.support.scripted import settles
 from tests.support.stopwatch import patience
+from tests.travelling.environments.usual import Usual
 
 
 class Short(dm_env.Environment):
@@ -89,26 +87,16 @@ def vector(*args: Any, **kwargs: Any) -> Iterator[RemoteVectorEnv]:
         yield env
 
 
-def test_the_spaces_and_what_else_gymnasium_asks_for(short: Server) -> None:
-    with vector(short.address, 3) as env:
-        assert env.num_envs == 3
-        assert env.single_action_space == spaces.Discrete(100)
-        assert env.action_space == spaces.MultiDiscrete([100] * 3)
-        assert env.single_observation_space.shape == (2,)
-        assert env.observation_space.shape == (3, 2)
-        assert env.metadata == {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
-        assert RemoteVectorEnv.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-        assert env.render_mode is None
-        env.render()
-        env.reset(seed=None)
-    assert bool(env.closed)
-    assert short.world_count == 0
+def test_a_render_mode_that_there_is_not_is_a_warning(short: Server) -> None:
     with pytest.warns(UserWarning, match="render_mode 'rgb_array' is not available"):
         env = RemoteVectorEnv(short.address, 3, render_mode="rgb_array")
     with contextlib.closing(env):
         env.reset()
         assert env.render_mode is None
         assert env.render() is None
+        assert env.metadata == {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+    assert bool(env.closed)
+    assert short.world_count == 0
 
 
 def test_an_episode_that_is_about_to_begin_cannot_be_disturbed() -> None:
@@ -219,24 +207,6 @@ def test_settings_that_change_the_specs_are_refused(catch_server: Server) -> Non
         assert env.reset(options={"rows": 10})[0].shape == (2, 10, 5)
 
 
-def test_an_episode_that_cannot_begin_fails_its_environment_only(short: Server) -> None:
-    settings = [{"length": 1}, {"length": 1, "fails_after": 2}]
-    with vector(short.address, 2, settings, autoreset_mode="SameStep", num_batches=0) as env:
-        env.reset()
-        env.step([1, 2])
-        with pytest.raises(EnvironmentsFailedError, match=r"environment 1 .*no more") as caught:
-            env.step([3, 4])
-        assert list(caught.value.failures) == [1]
-        assert isinstance(caught.value.failures[1], DmEnvRpcError)
-        env.send([5], [0])
-        observation, *_, infos, ids = env.recv()
-        assert (observation.tolist(), ids.tolist()) == ([[4, 0]], [0])
-        assert infos["final_obs"][0].tolist() == [3, 5]
-        with pytest.raises(EnvironmentsFailedError):
-            env.reset()
-    assert settles(lambda: short.world_count == 0)
-
-
 def test_rewards_are_numbers_and_nothing_is_left_where_they_are_not(catch_server: Server) -> None:
     class Two(DmEnvAdaptor):
         def reward_spec(self) -> Any:
@@ -249,112 +219,36 @@ def test_rewards_are_numbers_and_nothing_is_left_where_they_are_not(catch_server
         RemoteVectorEnv("localhost:1", 2, timeout=0.5)
 
 
-class Mangled(GymnasiumEnvironment):
-    """A Gymnasium environment whose infos of steps are no JSON, if it is to be broken."""
-
-    def __init__(self, pixels: int, is_broken: bool = False):
-        super().__init__(Blank(pixels))
-        self._is_broken = is_broken
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        timestep = super().step(action)
-        if self._is_broken:
-            timestep.observation[EXTRAS] = "{no JSON"
-        return timestep
-
-
-class Blank(gymnasium.Env[Any, Any]):
-    """An endless episode that counts its steps in the first of some pixels."""
-
-    def __init__(self, pixels: int):
-        self.action_space = spaces.Discrete(2)
-        self.observation_space = spaces.Box(0, 255, (pixels,), np.uint8)
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        super().reset(**kwargs)
-        self._frame = np.zeros(self.observation_space.shape or (), np.uint8)
-        return self._frame, {"a": 1}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._frame[0] += 1
-        return self._frame, 1.0, False, False, {"a": 2}
-
-
-@pytest.mark.parametrize("pixels", [1, 40_000])
-@pytest.mark.parametrize("broken", [0, 2])
-def test_infos_that_are_no_json_fail_their_own_environment_only(pixels: int, broken: int) -> None:
-    """Whether the answers are read at the end, or in between because they are large."""
-
-    def settings(index: int) -> dict[str, Any]:
-        return {"pixels": pixels, "is_broken": index == broken}
-
-    with (
-        serve(Mangled) as server,
-        vector(server.address, 4, settings, copy=False, num_batches=0) as env,
-    ):
-        observations, _ = env.reset()
-        others = [index for index in range(4) if index != broken]
-        for count in (1, 2):
-            with pytest.raises(EnvironmentsFailedError, match="JSON") as caught:
-                env.step(np.zeros(4, np.int64))
-            assert list(caught.value.failures) == [broken]
-            assert observations[others, 0].tolist() == [count] * 3
-        env.send(np.zeros(4, np.int64))
-        found: list[int] = []
-        failed: list[int] = []
-        while len(found) + len(failed) < 4:
-            try:
-                found += env.recv()[-1].tolist()
-            except EnvironmentsFailedError as error:
-                failed += error.failures
-        assert (sorted(found), failed) == (others, [broken])
-
-
-class Informing(gymnasium.Env[Any, Any]):
-    """Its infos have its number, nested and not; an episode has two steps."""
-
-    action_space = spaces.Discrete(2)
-    observation_space = spaces.Box(0, 9, (1,), np.float32)
-
-    def __init__(self, number: int = 0):
-        self._number = number
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        self._steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        self._steps += 1
-        info = {"number": self._number, "nested": {"pair": np.full(2, self._number)}}
-        return np.zeros(1, np.float32), 1.0, self._steps == 2, False, info
-
-
 @pytest.mark.parametrize("num_batches", [0, 1, 2])
 def test_infos_of_some_rows_have_as_many(num_batches: int) -> None:
+    class Informing(Usual):
+        def inform(self) -> Any:
+            return {"number": self.row, "nested": {"pair": np.full(2, self.row)}}
+
     with (
         serve(Informing) as server,
         RemoteVectorEnv(
             server.address,
             5,
-            lambda index: {"number": index},
+            lambda row: {"row": row},
             num_batches=num_batches,
             autoreset_mode=AutoresetMode.SAME_STEP,
         ) as envs,
     ):
         envs.reset()
-        for is_last in (False, True):
+        for is_last in (False, False, True):
             envs.send(np.zeros(5, np.int64))
             seen: list[int] = []
             while len(seen) < 5:
-                *_, infos, ids = envs.recv(1, 2)
+                observations, *_, infos, ids = envs.recv(1, 2)
                 seen += ids.tolist()
+                finals = np.stack(infos["final_obs"]) if is_last else observations
+                assert (finals[:, 0] // 10 == ids).all()
                 own = infos["final_info"] if is_last else infos
                 assert own["number"].tolist() == ids.tolist()
                 assert own["_number"].tolist() == [True] * len(ids)
                 assert own["nested"]["pair"].tolist() == [[row, row] for row in ids]
                 assert own["nested"]["_pair"].shape == (len(ids),)
-                if is_last:
-                    assert len(infos["final_obs"]) == len(infos["_final_obs"]) == len(ids)
             assert sorted(seen) == list(range(5))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,23 +57,6 @@ def test_if_one_agent_fails_all_are_ended(arena_server: Server) -> None:
     env.close()
 
 
-class SlowToLeave(Race):
-    def leave(self, player: Any) -> None:
-        time.sleep(0.2)  # Longer than a client takes that does not wait for it.
-        super().leave(player)
-
-
-def test_the_world_is_destroyed_when_the_server_has_seen_that_agents_are_lost() -> None:
-    with serve(SlowToLeave) as server:
-        env = RemoteParallelEnv(server.address, ["left", "right"])
-        env.reset()
-        right = env._players.environments["right"].connection
-        right._poison(ConnectionLostError("cable cut"))
-        with pytest.raises(AgentsFailedError, match="agent 'right'"):
-            env.step({"left": 1, "right": 1})
-        assert server.world_count == 0
-
-
 PLAYER = """
 import sys
 from dm_env_rpc_client import connect, join_world
@@ -117,23 +99,6 @@ def test_a_player_that_is_killed_in_the_middle_of_a_game() -> None:
                 assert waiting.result(30).first()
         # It did not create the world.
         destroy_world(owner, world)
-
-
-def test_a_client_that_is_killed_leaves_nothing_behind() -> None:
-    program = """
-import sys
-from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
-env = RemoteParallelEnv(sys.argv[1])
-env.reset()
-print("playing", flush=True)
-while True:
-    env.step({agent: env.action_space(agent).sample() for agent in env.agents})
-"""
-    with serve(rps, idle_world_seconds=0.1) as server:
-        with ServerProcess(program, server.address):
-            assert server.agent_count == 2
-        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
-        assert server.errors == []
 
 
 @contextlib.contextmanager
@@ -315,3 +280,20 @@ def test_selected_observations_are_those_of_the_specs(arena_server: Server) -> N
 def test_descriptions_that_are_none_are_errors(text: str) -> None:
     with pytest.raises(ProtocolError, match="property 'pettingzoo'"):
         Description.read(text)
+
+
+def test_a_client_that_is_killed_leaves_nothing_behind() -> None:
+    program = """
+import sys
+from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
+env = RemoteParallelEnv(sys.argv[1])
+env.reset()
+print("playing", flush=True)
+while True:
+    env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+"""
+    with serve(rps, idle_world_seconds=0.1) as server:
+        with ServerProcess(program, server.address):
+            assert server.agent_count == 2
+        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
+        assert server.errors == []

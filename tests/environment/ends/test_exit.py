@@ -81,10 +81,6 @@ LEFT = {
             env.step({"value": 1})
         main()
     """,
-    "in the module": """
-        env = make(address)
-        env.reset()
-    """,
     "over grpcio": """
         def main():
             forgotten = make(address, transport="grpc")
@@ -108,18 +104,9 @@ LEFT = {
         thread.start()
         thread.join()
     """,
-    "with sys.exit": """
-        env = make(address)
-        sys.exit(0)
-    """,
     "many together": """
         from dm_env_rpc_client import BatchedEnvironment
         envs = BatchedEnvironment(address, 16)
-        envs.reset()
-    """,
-    "many in Gymnasium": """
-        from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-        envs = RemoteVectorEnv(address, 4)
         envs.reset()
     """,
     "in a coroutine": """
@@ -223,32 +210,6 @@ def test_ctrl_c_ends_the_world(server: Server, where: str) -> None:
     assert settles(lambda: is_empty(server)), stderr
     assert program.process.returncode in (-signal.SIGINT, 130)
     assert stderr.rstrip().endswith("KeyboardInterrupt")
-
-
-def test_a_forked_child_leaves_the_world_to_its_parent(server: Server) -> None:
-    program = Program(
-        """
-        import gc
-        env = make(address)
-        env.reset()
-        if not os.fork():
-            sys.exit(0)  # With its handlers of the exit.
-        os.wait()
-        if not os.fork():
-            del env
-            gc.collect()
-            os._exit(0)
-        os.wait()
-        assert env.step({"value": 1}).mid()
-        print("stepped", flush=True)
-        sys.stdin.readline()
-        """,
-        server.address,
-    )
-    program.waits_for_line()
-    assert (server.world_count, server.agent_count) == (1, 1)
-    assert program.end() == ""
-    assert settles(lambda: is_empty(server))
 
 
 def test_close_leaves_nothing_to_do_and_no_warning(server: Server) -> None:
