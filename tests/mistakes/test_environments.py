@@ -167,6 +167,9 @@ STEPS: dict[str, tuple[dm_env.TimeStep, str, str]] = {
         dm_env.transition(0.0, {"counter": "7"}), "observation 'counter'",
         "expected int64, got strings",
     ),
+    "a FIRST step": (
+        dm_env.restart(OBSERVATION), "FIRST step in the middle", "",
+    ),
     "several types": (
         dm_env.TimeStep(np.array([1, 1]), 0.0, 1.0, OBSERVATION), "the type array([1, 1])",
         "expected dm_env.StepType.FIRST",

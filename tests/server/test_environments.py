@@ -10,19 +10,16 @@ from typing import Any
 import dm_env
 import numpy as np
 import pytest
-from dm_env import specs
-from google.rpc import code_pb2, error_details_pb2
 
 from dm_env_rpc_client import (
     DmEnvRpcError,
     connect,
-    create_and_join_world,
     create_world,
-    destroy_world,
     make,
 )
 from dm_env_rpc_client.protocol.batches import ROW_ERRORS, STEP_TYPE, row_errors
 from dm_env_rpc_client.server import Catch, Race, Server, serve
+from tests.server.structures.hosted import Structured, array
 from tests.support.environments import Broken
 from tests.support.scripted import playing
 
@@ -36,34 +33,6 @@ def broken(caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize(
-    ("at", "text"),
-    [
-        ("reset", "RuntimeError: broken in reset"),
-        ("structure", "reset|structure|key"),
-        ("shape", r"violates its own specs: observation 'o' \(uid 1\): has shape \[3\]"),
-        ("step", "RuntimeError: broken in step"),
-        ("first", "FIRST step in the middle"),
-    ],
-)
-def test_an_environment_that_fails_is_an_internal_error_with_its_traceback(
-    broken: Server, at: str, text: str
-) -> None:
-    with connect(broken.address) as connected:
-        env, name = create_and_join_world(connected, {"at": at}, {})
-        if at in ("step", "first"):
-            env.reset()
-        with pytest.raises(DmEnvRpcError, match=text) as caught:
-            env.step({"a": 1})
-        assert caught.value.code == code_pb2.INTERNAL
-        debug = error_details_pb2.DebugInfo()
-        assert caught.value.details[0].Unpack(debug)
-        assert "environment" in "".join(debug.stack_entries)
-        assert len(broken.errors) == 1
-        env.close()
-        destroy_world(connected, name)
-
-
 def test_an_environment_that_cannot_be_closed_is_gone_all_the_same(broken: Server) -> None:
     make(broken.address, {"at": "close"}).close()
     assert broken.world_count == 0
@@ -74,53 +43,18 @@ def test_an_environment_that_cannot_be_closed_is_gone_all_the_same(broken: Serve
     assert broken.world_count == 0
 
 
-class Once(dm_env.Environment):
-    """Sequences of one step, with an array of actions and one of observations.
-
-    Args:
-      rewards: the spec of the reward, or specs of several.
-      reward: of the one step; the discount is the same.
-    """
-
-    def __init__(self, rewards: Any, reward: Any):
-        self.reward_spec = self.discount_spec = lambda: rewards
-        self._reward = reward
-
-    def action_spec(self) -> Any:
-        return specs.BoundedArray((2,), np.int16, -5, 5)
-
-    def observation_spec(self) -> Any:
-        return specs.Array((3,), np.float16)
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(np.zeros(3, np.float16))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        observation = np.array([action[0], action[1], 0.5], np.float16)
-        return dm_env.TimeStep(dm_env.StepType.LAST, self._reward, self._reward, observation)
-
-
-def test_a_structure_that_is_one_array_has_a_name_of_its_own() -> None:
-    reward = np.array([0, 1], np.float32)
-    with playing(functools.partial(Once, specs.Array((2,), np.float32), reward)) as env:
-        assert env.action_spec()["action"].dtype == np.int32
-        assert env.observation_spec()["observation"].dtype == np.float32
+def test_a_reward_may_be_an_array_or_have_several_names() -> None:
+    pair = np.array([0.5, 1.0])
+    made = functools.partial(Structured, array(), {"go": array()})
+    with playing(functools.partial(made, reward_spec=array(2), reward=pair)) as env:
         env.reset()
-        last = env.step({"action": [3, -4]})
-        np.testing.assert_array_equal(last.observation["observation"], [3, -4, 0.5])
-        np.testing.assert_array_equal([last.reward, last.discount], [reward, reward])
-        assert last.last()
-
-
-def test_nested_rewards_are_observations_by_their_names() -> None:
-    spec = specs.Array((), np.float32)
-    once = functools.partial(Once, {"left": spec, "right": spec}, {"left": 0.0, "right": 2.0})
-    with playing(once) as env:
+        np.testing.assert_array_equal(env.step({"go": 0.0}).reward, pair)
+    own = {"left": 0.0, "right": 2.0}
+    specs_of_own = dict.fromkeys(own, array())
+    with playing(functools.partial(made, reward_spec=specs_of_own, reward=own)) as env:
         env.reset()
-        last = env.step({"action": [0, 0]})
-        assert last.last()
-        assert last.observation["reward"] == {"left": 0.0, "right": 2.0}
-        assert last.discount == 1.0
+        mid = env.step({"go": 0.0})
+        assert (mid.observation["reward"], mid.discount) == (own, 1.0)
 
 
 def test_default_actions_are_those_of_the_environment() -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
+from google.rpc import error_details_pb2
 
 from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make
 from dm_env_rpc_client.protocol import batches
@@ -114,6 +115,10 @@ def test_tracebacks_are_sent_to_clients_on_this_machine_unless_told_otherwise(
         with pytest.raises(DmEnvRpcError, match="broken in step") as caught:
             env.step({"a": 1})
         assert bool(caught.value.details) is expected
+        for detail in caught.value.details:
+            debug = error_details_pb2.DebugInfo()
+            assert detail.Unpack(debug)
+            assert "environments.py" in "".join(debug.stack_entries)
 
 
 @pytest.mark.row(41)

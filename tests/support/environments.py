@@ -225,14 +225,10 @@ class Broken(dm_env.Environment):
 
     def reset(self) -> dm_env.TimeStep:
         self._fail("reset")
-        if self._at == "structure":
-            return dm_env.restart({"other": np.int32(0)})
-        return dm_env.restart({"o": np.zeros(3, np.int32) if self._at == "shape" else np.int32(0)})
+        return dm_env.restart({"o": np.int32(0)})
 
     def step(self, action: Any) -> dm_env.TimeStep:
         self._fail("step")
-        if self._at == "first":
-            return dm_env.restart({"o": np.int32(0)})
         return dm_env.transition(0.0, {"o": np.int32(0)})
 
     def close(self) -> None:
