@@ -7,10 +7,7 @@ allow a second, since the machine may be loaded.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import mmap
 import random
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,18 +33,6 @@ COUNTS = counts(3, 50, seconds=900)
 MARGIN_SECONDS = 1.0
 LEAST_STEPS = 100
 """In the file before a recorder is killed."""
-
-
-def play_until_killed(address: str, path: str, counter: str) -> None:
-    """A client that records, and counts its steps in shared memory."""
-    with open(counter, "r+b") as file:
-        # Written at once, so that whoever reads it, or ends the process, finds no half of it.
-        taken = memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")
-    env = dm_env_rpc_client.make(address, SETTINGS, record=path)
-    env.reset()
-    for step in itertools.count():
-        env.step(move(step))
-        taken[0] = step + 1
 
 
 def forward_until_killed(told: Connection, upstream: str, path: str) -> None:
@@ -101,49 +86,9 @@ class Progress:
 
 
 @COUNTS
-def test_a_client_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
-    assert FLUSH_SECONDS < MARGIN_SECONDS
-    moments = random.Random(count)
-    longest = 0
-    for index in range(count):
-        path, counter = tmp_path / f"{index}.mcap", tmp_path / f"{index}.count"
-        counter.write_bytes(bytes(8))
-        progress = Progress()
-        with (
-            process_of(play_until_killed, server.address, str(path), str(counter)) as process,
-            open(counter, "r+b") as file,
-            mmap.mmap(file.fileno(), 8) as shared,
-        ):
-
-            def taken(shared: mmap.mmap = shared) -> int:
-                steps: int = struct.unpack_from("Q", shared)[0]
-                return steps
-
-            assert settles(lambda: taken() > LEAST_STEPS and has_least(path))  # noqa: B023  # at once
-            until = time.monotonic() + moments.uniform(0, 1.5 * MARGIN_SECONDS)
-            machine = Stopwatch()
-            while time.monotonic() < until:
-                progress.note(taken())
-                time.sleep(0.005)  # It is asked 200 times a second.
-            process.kill()
-            killed = time.monotonic()
-            process.join()
-            most = taken() + 1
-        found = recorded_timesteps(path) if path.stat().st_size else []
-        progress.check(len(found), killed, machine, most + 1)
-        assert_same(local(most)[: len(found)], found)
-        longest = max(longest, len(found))
-    assert longest > LEAST_STEPS
-    # The last one is replayed as far as it goes.
-    if found:
-        with replay(path) as replayed, contextlib.suppress(ConnectionLostError):
-            env = dm_env_rpc_client.make(replayed.address, SETTINGS)
-            assert_same(found[:20], [env.reset(), *(env.step(move(step)) for step in range(19))])
-            env.connection.close()
-
-
-@COUNTS
 def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> None:
+    """A client that records has the same recorder."""
+    assert FLUSH_SECONDS < MARGIN_SECONDS
     moments = random.Random(count)
     longest = 0
     for index in range(count):
@@ -178,3 +123,8 @@ def test_a_proxy_that_is_killed(server: Server, tmp_path: Path, count: int) -> N
         assert_same(local(len(found))[: len(found)], found)
         longest = max(longest, len(found))
     assert longest > LEAST_STEPS
+    # The last one is replayed as far as it goes.
+    with replay(path) as replayed, contextlib.suppress(ConnectionLostError):
+        env = dm_env_rpc_client.make(replayed.address, SETTINGS)
+        assert_same(found[:20], [env.reset(), *(env.step(move(step)) for step in range(19))])
+        env.connection.close()

@@ -376,29 +376,15 @@ def test_a_game_has_one_thread(transport: Any) -> None:
             self.threads = Threads()
             noted.append(self)
 
-        def step(self, actions: Mapping[Any, Any]) -> None:
-            self.threads.note("step")
-            super().step(actions)
+    def noting(name: str) -> Any:
+        def method(self: Noted, *arguments: Any) -> Any:
+            self.threads.note(name)
+            return getattr(Race, name)(self, *arguments)
 
-        def reset(self) -> None:
-            self.threads.note("reset")
-            super().reset()
+        return method
 
-        def timestep(self, player: Any) -> dm_env.TimeStep | None:
-            self.threads.note("timestep")
-            return super().timestep(player)
-
-        def join(self, settings: Mapping[str, Any]) -> Any:
-            self.threads.note("join")
-            return super().join(settings)
-
-        def leave(self, player: Any) -> None:
-            self.threads.note("leave")
-            super().leave(player)
-
-        def close(self) -> None:
-            self.threads.note("close")
-
+    for name in ("join", "reset", "step", "timestep", "leave", "close"):
+        setattr(Noted, name, noting(name))
     noted: list[Noted] = []
     with serve(Noted, transport=transport) as server:
         for _ in range(2):

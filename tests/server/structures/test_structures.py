@@ -16,14 +16,10 @@ import pytest
 from dm_env import specs
 from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
-from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, SpecError, dm_env_rpc_pb2, make
+from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, SpecError, make
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.tensors.specs import (
-    dm_env_spec_to_tensor_spec,
-    tensor_spec_to_dm_env_spec,
-)
 from tests.environment.foreign.reference import reference_connection
 from tests.server.structures.hosted import Structured, array
 
@@ -261,16 +257,6 @@ def test_bounds_can_be_indexed_as_in_the_environment(server: Any, name: str) -> 
         env.step({"x": np.broadcast_to(middle, spec.shape)})
         with pytest.raises(SpecError, match="outside its bounds"):
             env.step({"x": np.full(spec.shape, 5, spec.dtype)})
-
-
-def test_bounds_of_one_element_in_a_message() -> None:
-    sent = dm_env_spec_to_tensor_spec(specs.BoundedArray((1,), np.float64, [-1.0], [1.0], "x"))
-    assert list(sent.min.doubles.array) == [-1.0]
-    assert tensor_spec_to_dm_env_spec(sent).minimum.tolist() == [-1.0]
-    # One element is one bound for all elements of other shapes, and not of each of its lengths.
-    other = dm_env_rpc_pb2.TensorSpec(name="x", shape=[-1], dtype=sent.dtype)
-    other.min.CopyFrom(sent.min)
-    assert np.shape(tensor_spec_to_dm_env_spec(other).minimum) == ()
 
 
 def test_the_reference_implementation_s_client_takes_an_order_of_many_names() -> None:
