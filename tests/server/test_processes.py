@@ -305,13 +305,6 @@ if __name__ == "__main__":
     assert run_python(path).stdout == "FIRST\n"
 
 
-def test_a_script_ends_whose_server_nobody_stops(tmp_path: Path) -> None:
-    path = tmp_path / "script.py"
-    served = "server = s.serve(Mine, processes=1)"
-    path.write_text(f'{_DEFINED_HERE}if __name__ == "__main__":\n    {served}\n')
-    assert run_python(path).stderr == ""
-
-
 def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:
     with make(server.address, {"environment": "where"}) as env:
         pid = pid_of(env)

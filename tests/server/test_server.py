@@ -110,12 +110,6 @@ def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:
         refused(other, pb.DestroyWorldRequest(world_name=name), text + "which must leave first")
 
 
-def test_only_what_is_requested_is_observed(connection: Connection) -> None:
-    join(connection)
-    assert not step(connection).observations
-    assert list(step(connection, 1, 1, 1, 1).observations) == [1]
-
-
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,23 +91,6 @@ def test_what_a_text_cannot_name_is_said_alike_by_serve_and_by_the_command(text:
     assert said in ended.stderr or said.partition(": ")[2] in ended.stderr
     if ":" not in text or "://" in text:
         assert ended.stderr == f"error: {said}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("cathc", "did you mean 'catch'?"),
-        ("CartPole-v1", "did you mean 'gymnasium://CartPole-v1'?"),
-        ("nonsense", "name one of these: catch, an example game"),
-    ],
-)
-def test_what_was_meant(text: str, meant: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(meant)):
-        serve(text)
-    with pytest.raises(
-        SpecError, match=re.escape(f"environment 'x': there is no environment {text!r}")
-    ):
-        serve({"x": text})
 
 
 def test_servers_of_other_machines_take_an_explicit_yes() -> None:
