@@ -78,65 +78,43 @@ def check_lost(lost: dm_env.TimeStep, value: int) -> None:
     assert lost.observation == {"value": value}
 
 
-def test_a_cancelled_step(echo: Server) -> None:
-    async def use(env: Cancelling) -> None:
-        await env.step({"value": 1})
-        await cancelled(env, env.step({"value": 2}))
-        check_lost(await env.step({"value": 3}), 1)
-        assert (await env.step({"value": 4})).first()
-
-    made_async(echo.address, use)
-
-
-def test_a_cancelled_step_that_ended_the_sequence(echo: Server) -> None:
-    async def use(env: Cancelling) -> None:
-        await env.step({"value": 1})
-        await cancelled(env, env.step({"value": 2}))
-        # The caller has not got the LAST TimeStep.
-        check_lost(await env.step({"value": 3}), 1)
-
-    made_async(echo.address, use, length=2)
+CANCELLED: dict[str, Callable[[Cancelling], Any]] = {
+    "step": lambda env: env.step({"value": 2}),
+    "unroll": lambda env: env.unroll({"value": [2, 3, 4]}, ahead=1),
+}
 
 
 @pytest.mark.parametrize("length", [2, 9])
-def test_a_reset_after_a_cancelled_step(echo: Server, length: int) -> None:
+@pytest.mark.parametrize("call", CANCELLED)
+def test_what_was_cancelled(echo: Server, call: str, length: int) -> None:
+    """Also where the caller has not got the LAST TimeStep of a sequence of two steps."""
+
     async def use(env: Cancelling) -> None:
+        for _ in range(2):
+            await env.step({"value": 1})
+            await cancelled(env, CANCELLED[call](env))
+            lost, first = await asyncio.gather(env.step({"value": 5}), env.step({"value": 6}))
+            check_lost(lost, 1)
+            assert first.first()
         await env.step({"value": 1})
-        await cancelled(env, env.step({"value": 2}))
+        await cancelled(env, CANCELLED[call](env))
         assert (await env.reset()).first()
 
     made_async(echo.address, use, length=length)
 
 
-def test_a_cancelled_unroll(echo: Server) -> None:
-    async def use(env: Cancelling) -> None:
-        await env.step({"value": 1})
-        await cancelled(env, env.unroll({"value": [2, 3, 4]}, ahead=1))
-        check_lost(await env.step({"value": 5}), 1)
-
-    made_async(echo.address, use)
-
-
-def test_steps_that_were_gathered_beside_a_cancelled_one(echo: Server) -> None:
-    async def use(env: Cancelling) -> None:
-        before = asyncio.ensure_future(env.step({"value": 1}))
-        await before
-        await cancelled(env, env.step({"value": 2}))
-        lost, first = await asyncio.gather(env.step({"value": 3}), env.step({"value": 4}))
-        check_lost(lost, 1)
-        assert first.first()
-
-    made_async(echo.address, use)
-
-
-def interrupt_after_next(adaptor: Any) -> None:
-    """Interrupt the next step when its answer has been read."""
+def interrupt_after(adaptor: Any, count: int) -> None:
+    """Interrupt when the answers to so many steps have been read."""
     after = adaptor._after
+    left = [count]
 
-    def interrupt(timestep: dm_env.TimeStep) -> NoReturn:
-        adaptor._after = after
-        after(timestep)
-        raise KeyboardInterrupt
+    def interrupt(timestep: dm_env.TimeStep) -> Any:
+        left[0] -= 1
+        found = after(timestep)
+        if not left[0]:
+            adaptor._after = after
+            raise KeyboardInterrupt
+        return found
 
     adaptor._after = interrupt
 
@@ -149,40 +127,27 @@ def made(address: str, **create: Any) -> Iterator[DmEnvAdaptor]:
         yield env
 
 
-def test_an_interrupted_step(echo: Server) -> None:
+STEPS = [{"value": 2}, {"value": 3}, {"value": 4}]
+
+
+@pytest.mark.parametrize(
+    ("call", "answers", "shown"),
+    [
+        (lambda env: env.step({"value": 2}), 1, 1),
+        (lambda env: env.unroll(STEPS, ahead=1), 3, 1),
+        (lambda env: list(env.rollout(STEPS, ahead=1)), 2, 2),
+    ],
+    ids=["step", "unroll", "rollout"],
+)
+def test_what_was_interrupted(
+    echo: Server, call: Callable[[DmEnvAdaptor], object], answers: int, shown: int
+) -> None:
     with made(echo.address) as env:
-        interrupt_after_next(env)
+        interrupt_after(env, answers)
         with pytest.raises(KeyboardInterrupt):
-            env.step({"value": 2})
-        check_lost(env.step({"value": 3}), 1)
-        assert env.step({"value": 4}).first()
-
-
-def test_an_interrupted_unroll(echo: Server) -> None:
-    with made(echo.address) as env:
-        steps = iter([2, 3, 4])
-        after: Any = env._after
-
-        def take(timestep: dm_env.TimeStep) -> Any:
-            if next(steps) == 4:
-                raise KeyboardInterrupt
-            return after(timestep)
-
-        env._after = take
-        with pytest.raises(KeyboardInterrupt):
-            env.unroll({"value": [2, 3, 4]}, ahead=1)
-        env._after = after
-        check_lost(env.step({"value": 5}), 1)
-
-
-def test_an_interrupted_rollout(echo: Server) -> None:
-    with made(echo.address) as env:
-        steps = env.rollout([{"value": 2}, {"value": 3}, {"value": 4}], ahead=1)
-        assert next(steps).observation == {"value": 2}
-        interrupt_after_next(env)
-        with pytest.raises(KeyboardInterrupt):
-            next(steps)
-        check_lost(env.step({"value": 5}), 2)
+            call(env)
+        check_lost(env.step({"value": 5}), shown)
+        assert env.step({"value": 6}).first()
 
 
 def test_a_rollout_that_is_left_early(lossy: FaultProxy) -> None:
@@ -236,7 +201,7 @@ def test_an_interrupted_step_of_a_gymnasium_environment(echo: Server) -> None:
     with contextlib.closing(env):
         env.reset()
         env.step(1)
-        interrupt_after_next(env.unwrapped.environment)
+        interrupt_after(env.unwrapped.environment, 1)
         with pytest.raises(KeyboardInterrupt):
             env.step(2)
         observation, reward, _, truncated, info = env.step(3)
