@@ -104,6 +104,22 @@ LEFT = {
         thread.start()
         thread.join()
     """,
+    "with sys.exit": """
+        env = make(address)
+        sys.exit(0)
+    """,
+    "of a connection": """
+        from dm_env_rpc_client import connect, dm_env_rpc_pb2
+        connection = connect(address)
+        connection.submit(dm_env_rpc_pb2.LeaveWorldRequest()).result()
+        connection.submit(dm_env_rpc_pb2.LeaveWorldRequest())
+    """,
+    "beside a server": """
+        from dm_env_rpc_client.server import Catch, serve
+        server = serve(Catch)
+        env, own = make(address), make(server.address)
+        own.reset()
+    """,
     "many together": """
         from dm_env_rpc_client import BatchedEnvironment
         envs = BatchedEnvironment(address, 16)
@@ -127,6 +143,7 @@ LEFT = {
 }
 
 
+@pytest.mark.row(15)
 @pytest.mark.parametrize("how", LEFT)
 def test_a_world_does_not_outlive_the_program(server: Server, how: str) -> None:
     program = Program(LEFT[how], server.address)
