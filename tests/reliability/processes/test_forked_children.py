@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,6 @@ import dm_env_rpc_client as d
 from dm_env_rpc_client import Connection, SpecError, connect, make
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
 from dm_env_rpc_client.launch import from_process, from_python
-from dm_env_rpc_client.recording import episodes
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.system import children
 from tests.launch.processes import is_alive
@@ -77,6 +77,9 @@ OPENED: dict[str, Callable[[str], Any]] = {
     "a batch": lambda address: _begun(BatchedEnvironment(address, 2)),
     "streams": lambda address: _begun(BatchedEnvironment(address, 2, num_batches=0)),
     "a connection": connect,
+    "a recording": lambda address: _begun(
+        make(address, record=Path(tempfile.mkdtemp()) / "run.mcap")
+    ),
     "make of a launched server": lambda _: _begun(make(f"python:{CATCH}")),
     "a batch of launched servers": lambda _: _begun(BatchedEnvironment([f"python:{CATCH}"] * 2)),
     "from_python": lambda _: from_python(CATCH),
@@ -248,14 +251,3 @@ def test_whatever_uses_grpcio_is_noticed(address: str, transport: str, use: str)
             said = pipe.recv()
         assert len(said) == 3
         assert all("forked while grpcio was in use" in each for each in said)
-
-
-def test_a_recording_is_closed_while_a_forked_child_lives(address: str, tmp_path: Path) -> None:
-    path = tmp_path / "run.mcap"
-    env = make(address, record=path)
-    env.reset()
-    with forked() as pipe:
-        pipe.recv()
-        with time_limit(SECONDS):
-            env.close()
-        assert list(episodes(path))
