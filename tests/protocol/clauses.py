@@ -41,7 +41,7 @@ SLOTS = "reliability/connections/test_server_slots"
 _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
     ("overview", "introduction"): [
         ("there is one method, Process, a stream both ways",
-         "client/test_service::test_stubs_and_servers_of_both_packages_go_together"),
+         "client/test_connect::test_stubs_and_servers_of_both_packages_go_together"),
         ("a server decides how many clients it supports",
          f"{SLOTS}::test_row_26_one_client_too_many"),
         ("each client may have a world of its own",

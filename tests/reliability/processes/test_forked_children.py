@@ -1,10 +1,11 @@
-"""Row 62: a forked child, such as a data loader, lives while its parent closes what it has."""
+"""Rows 16, 32 and 62: forks. Children get errors, and parents their answers; all can be closed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import json
 import multiprocessing
 import os
 import signal
@@ -23,19 +24,101 @@ import dm_env_rpc_client as d
 from dm_env_rpc_client import Connection, SpecError, connect, make
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
 from dm_env_rpc_client.launch import from_process, from_python
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.system import children
 from tests.launch.processes import is_alive
+from tests.reliability.echoing import Echoing, echoing
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.both_transports import obey
-from tests.support.programs import ROOT
+from tests.support.programs import ROOT, run_python
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch, patience, time_limit
 
-SECONDS = 2.0
+PENDING = range(10)
+"""Numbers of requests that the server answers later, so that they are pending at the fork."""
 
-pytestmark = pytest.mark.row(62)
+AT_ONCE_SECONDS = 0.5
+"""A refusal takes a millisecond, if the processor is free."""
+
+MODULE = "tests.reliability.processes.fork_scenarios"
+ROUNDS = "tests.reliability.processes.fork_rounds"
+
+
+@pytest.fixture
+def slow_server() -> Iterator[Echoing]:
+    """Echoes, some requests later."""
+    with echoing("serve", delays=lambda number: 0.3 if number in PENDING else 0.0) as server:
+        yield server
+
+
+@pytest.mark.row(32)
+@counts(12, 200)
+@pytest.mark.parametrize("kind", ["started", "futures", "callbacks", "coroutines"])
+def test_row_32_forks_with_requests_pending(
+    kind: str, transport: str, count: int, seen: Seen
+) -> None:
+    """With 0, 1 and 2; the child uses every method, misses a deadline, collects garbage, exits."""
+    stopwatch = Stopwatch()
+    with echoing("serve", delays=lambda number: 0.05 if number in PENDING else 0.0) as server:
+        timeout = 90 if count < 100 else 900
+        finished = run_python("-m", ROUNDS, kind, server.address, count, timeout=timeout)
+    found = json.loads(finished.stdout)
+    seen(
+        forks=found["forks"],
+        refusals_in_children=found["refusals"],
+        slowest_refusal_s=found["slowest"],
+        right_answers=found["right"],
+        wrong_answers=found["wrong"],
+        lost_answers=found["lost"],
+    )
+    assert found["forks"] == count
+    assert found["refusals"] >= count
+    assert found["slowest"] < AT_ONCE_SECONDS + stopwatch.allowance
+    # Each round has those that were pending, and one more.
+    assert found["right"] == sum(number % 3 + 1 for number in range(count))
+    assert (found["wrong"], found["lost"]) == (0, 0), finished.stderr
+
+
+@pytest.mark.row(16)
+@counts(2, 50)
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="the parent's loop does not run in the child, says asyncio"
+)
+def test_row_16_a_child_on_the_parents_loop_is_refused_and_the_parent_is_right(
+    slow_server: Echoing, transport: str, count: int, seen: Seen
+) -> None:
+    if transport == "grpc":
+        pytest.skip("grpc.aio wakes its loop by a socket, which the child's loop reads as well")
+    arguments = ("same_loop", slow_server.address, count)
+    finished = run_python("-m", MODULE, *arguments, timeout=1800)
+    assert finished.stderr == ""
+    seen(forks=count)
+
+
+@pytest.mark.row(16)
+def test_row_16_the_server_sees_the_parent_leave_while_the_child_lives(
+    echo_environment_server: Server, transport: str
+) -> None:
+    if transport == "grpc":
+        pytest.skip("grpcio keeps its sockets to itself, in forked children too")
+    process = subprocess.Popen(
+        [sys.executable, "-m", MODULE, "leaves", echo_environment_server.address, "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "left\n"
+        assert settles(lambda: echo_environment_server.agent_count == 0, 20)
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert process.returncode == 0
+
+
+SECONDS = 2.0
 
 
 @contextlib.contextmanager
@@ -97,6 +180,7 @@ def address() -> Iterator[str]:
         yield server.address
 
 
+@pytest.mark.row(62)
 @pytest.mark.parametrize("what", OPENED)
 def test_close_takes_no_longer_while_a_forked_child_lives(
     what: str, address: str, seen: Seen
@@ -110,6 +194,7 @@ def test_close_takes_no_longer_while_a_forked_child_lives(
         assert stopwatch.net < SECONDS
 
 
+@pytest.mark.row(62)
 @counts(2, 50)
 def test_a_launched_server_outlives_what_a_forked_child_does(count: int, seen: Seen) -> None:
     """It closes, forgets and collects the launch, and exits."""
@@ -135,6 +220,7 @@ print(launch.pid, flush=True)
 """
 
 
+@pytest.mark.row(62)
 @pytest.mark.parametrize(
     "end",
     ["del launch; gc.collect(); time.sleep(60)", "sys.exit()", "time.sleep(60)"],  # Until killed.
@@ -160,6 +246,7 @@ def test_a_server_whose_launch_nobody_closes_ends_all_the_same(end: str) -> None
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.row(62)
 def test_a_child_that_is_no_command_ends_while_a_forked_one_lives() -> None:
     program = (
         "from dm_env_rpc_client.system.children import Parent, exit_with; import time; "
@@ -197,6 +284,7 @@ def _connect_in_child(address: str, transport: str, is_async: bool) -> str:
     return "it works"
 
 
+@pytest.mark.row(62)
 @pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
 @counts(2, 50)
 def test_a_new_environment_in_the_child_works_or_is_refused_at_once(
@@ -219,6 +307,7 @@ def test_a_new_environment_in_the_child_works_or_is_refused_at_once(
     seen(forks=count)
 
 
+@pytest.mark.row(62)
 @pytest.mark.parametrize("use", ["a server", "a channel"])
 def test_whatever_uses_grpcio_is_noticed(address: str, transport: str, use: str) -> None:
     if transport != "grpc":
