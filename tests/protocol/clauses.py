@@ -302,7 +302,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("the caller is not told by a step, and begins at once",
          f"{SHARED}::test_reset_world_with_four_agents_some_of_which_vanish"),
         ("it may come from a connection that has not joined",
-         f"{SERVER}::test_a_world_is_reset_from_outside"),
+         "server/test_kinds_of_worlds::test_a_world_is_used_by_any_client"),
         ("each agent may decide to reset, also at once",
          f"{SHARED}::test_two_resets_at_once_do_not_wait_for_each_other"),
         ("a world that does not exist is an error", f"{SERVER}::test_a_refusal_says_what_is_wrong"),

@@ -90,23 +90,6 @@ def test_streams_on_one_connection_of_grpcio_are_spread(server: Server) -> None:
         assert sorted(pids.count(pid) for pid in set(pids)) == [4, 4]
 
 
-def test_a_world_of_another_process_is_used_as_any_other(server: Server) -> None:
-    with elsewhere(server) as (connection, name):
-        for factor in (1, 2):
-            with join_world(connection, name) as env:
-                pid = pid_of(env) // factor
-                for _ in range(3):
-                    assert env.step({"do": 0}).observation["pid"] == pid * factor
-                assert env.reset({"doubled": 1}).observation["pid"] == 2 * pid
-                with pytest.raises(DmEnvRpcError, match="told to"):
-                    env.step({"do": hosted.RAISE})
-                with pytest.raises(DmEnvRpcError, match="leave it first"):
-                    destroy_world(connection, name)
-        reset_world(connection, name, {"doubled": 0})
-        with join_world(connection, name) as env:
-            assert pid_of(env) == pid
-
-
 def test_what_is_large_is_passed_on_whole(server: Server) -> None:
     with elsewhere(server) as (connection, name):
         reset_world(connection, name, {"note": "x" * 3_000_000})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,14 +101,6 @@ def test_what_means_nothing_does_nothing(connection: Connection) -> None:
     assert connection.send(pb.StepRequest(actions=NONSENSE)).state == RUNNING
 
 
-def test_a_world_takes_one_agent_at_a_time(connection: Connection) -> None:
-    name = join(connection)
-    with connection.reopen() as other:
-        text = "FAILED_PRECONDITION: .*"
-        refused(other, pb.JoinWorldRequest(world_name=name), text + "already has an agent")
-        refused(other, pb.DestroyWorldRequest(world_name=name), text + "which must leave first")
-
-
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [
@@ -175,34 +166,6 @@ def test_the_number_of_worlds_is_limited() -> None:
 
 
 # ResetWorld from elsewhere: the agent hears of it by an INTERRUPTED step.
-
-
-@pytest.mark.parametrize("settings", [{}, {"seed": 5}])
-def test_a_world_is_reset_from_outside(connection: Connection, settings: dict[str, int]) -> None:
-    name = join(connection, rows=6)
-    step(connection)
-    with connection.reopen() as spectator:
-        request = pb.ResetWorldRequest(world_name=name, settings=pack_settings(settings))
-        waiting = spectator.submit(request)
-        time.sleep(0.2)  # It would be over by now if it did not wait.
-        assert not waiting.done()
-        assert step(connection, 1, 1).state == INTERRUPTED
-        waiting.result(20)
-    assert step(connection).state == RUNNING
-
-
-@pytest.mark.parametrize("request_", [pb.LeaveWorldRequest(), pb.ResetRequest()])
-def test_a_reset_from_outside_is_over_when_the_agent_leaves_or_resets(
-    connection: Connection, request_: Any
-) -> None:
-    name = join(connection)
-    step(connection)
-    with connection.reopen() as spectator:
-        waiting = spectator.submit(pb.ResetWorldRequest(world_name=name))
-        time.sleep(0.1)  # It would be over by now if it did not wait.
-        assert not waiting.done()
-        connection.send(request_)
-        waiting.result(20)
 
 
 def test_a_reset_from_outside_cannot_change_the_specs_of_an_agent(connection: Connection) -> None:

@@ -24,7 +24,6 @@ from dm_env_rpc_client import (
     destroy_world,
     join_world,
     make,
-    reset_world,
 )
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import extras_of_rows
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
@@ -366,25 +365,6 @@ def test_what_is_a_batch_by_itself_is_in_one_process(spread: Server, environment
             env.reset()
             assert env.step({"action": np.zeros(2, int)}).reward.tolist() == [1.0, 1.0]
             assert batches.ROW_ERRORS not in env.observation_spec()
-
-
-def test_a_world_with_spread_rows_is_as_any_other(spread: Server) -> None:
-    settings = {"environment": "where", "num_envs": ROWS}
-    with connect(spread.address) as connection, connect(spread.address) as other:
-        assert PropertiesExtension(other)[batches.MAX_NUM_ENVS] == 16384
-        name = create_world(connection, settings)
-        with join_world(other, name) as env:
-            pids = pids_of(begun(env))
-            assert PropertiesExtension(other)[batches.WORLD_NUM_ENVS] == ROWS
-            with pytest.raises(DmEnvRpcError, match="leave it first"):
-                destroy_world(other, name)
-        reset_world(connection, name, {"rows.doubled": [0, 0, 0, 0, 1]})
-        with join_world(connection, name) as env:
-            found = pids_of(begun(env))
-        assert found == [*pids[:4], 2 * pids[4]]
-        destroy_world(other, name)
-        with pytest.raises(DmEnvRpcError, match="no world"):
-            join_world(connection, name)
 
 
 def test_a_step_that_fails_as_a_whole_leaves_the_world_of_use(spread: Server) -> None:
