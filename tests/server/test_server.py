@@ -101,6 +101,12 @@ def test_what_means_nothing_does_nothing(connection: Connection) -> None:
     assert connection.send(pb.StepRequest(actions=NONSENSE)).state == RUNNING
 
 
+def test_only_what_is_requested_is_observed(connection: Connection) -> None:
+    join(connection)
+    assert not step(connection).observations
+    assert list(step(connection, 1, 1, 1, 1).observations) == [1]
+
+
 @pytest.mark.parametrize(
     ("tensor", "text"),
     [
