@@ -20,6 +20,7 @@ class Clause(NamedTuple):
 
 
 ADAPTOR = "environment/test_dm_env_adaptor"
+LOG = "server/test_error_log"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
 MESSAGES = "protocol/test_envelopes"
@@ -159,8 +160,7 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("a client that cannot go on closes the connection, gracefully if it can",
          f"{LOST}::test_close_fails_what_is_in_flight_though_the_server_never_ends_the_stream"),
         ("errors tell as much as the server knows",
-         "server/test_error_log::test_tracebacks_are_sent_to_clients_on_this_machine_"
-         "unless_told_otherwise"),
+         f"{LOG}::test_tracebacks_are_sent_to_clients_on_this_machine_unless_told_otherwise"),
         ("and what to do about it", f"{SERVER}::test_several_environments_are_picked_by_a_setting"),
     ],
     ("overview", "Nested actions or observations"): [
