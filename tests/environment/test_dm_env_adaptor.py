@@ -9,6 +9,7 @@ import dm_env
 import numpy as np
 import pytest
 import tree
+from dm_env import specs
 from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
@@ -24,10 +25,10 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.adaptors.walkers import Arm
 from tests.environment import one_world
 from tests.support.environments import Echo, Robot
 from tests.support.serving import serving
+from tests.travelling.environments.of_dm_env import Timed
 
 TRANSPORTS = ["http2"]
 
@@ -147,6 +148,20 @@ def test_a_reset_begins_a_sequence_whatever_is_in_flight(catch_server: Server) -
             assert all(future.done() for future in futures)
 
 
+def arm() -> dm_env.Environment:
+    """One array of actions and one of observations; three rewards; discounts of 0.5."""
+    reward = np.arange(3, dtype=np.int32)
+    return Timed(
+        0,
+        [(FIRST, None, None), (MID, reward, 0.5), (MID, 2 * reward, 0.5), (LAST, reward, 0.5)],
+        specs.Array((3,), np.float64),
+        lambda env: np.zeros(3) if env.steps == 0 else env.action,
+        specs.BoundedArray((3,), np.float64, -5, 5),
+        specs.Array((3,), np.int32),
+        specs.BoundedArray((), np.float32, 0, 1),
+    )
+
+
 ROBOT_ACTIONS = [action(speech="hello" if step % 5 else "hi") for step in range(60)]
 
 
@@ -163,7 +178,7 @@ ROBOT_ACTIONS = [action(speech="hello" if step % 5 else "hi") for step in range(
         (Robot, ROBOT_ACTIONS, {}),
         (Robot, ROBOT_ACTIONS, {"nested_tensors": False}),
         (Robot, ROBOT_ACTIONS, {"requested_observations": ["camera.*", "heard"]}),
-        (Arm, [np.full(3, step / 4) for step in range(20)], {"unwrap_single": True}),
+        (arm, [np.full(3, step / 4) for step in range(20)], {"unwrap_single": True}),
         (Echo, [{"value": 10**step} for step in range(18)], {}),
         (Echo, {"value": 10 ** np.arange(18)}, {}),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dm_env
 import numpy as np
 import pytest
@@ -12,38 +10,30 @@ from dm_env import specs
 import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, SpecError
 from dm_env_rpc_client.server import Server, serve
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
 
 TRANSPORTS = ["http2"]
 
 
-class Bare(dm_env.Environment):
+_TORQUE = specs.Array((2,), np.float32, "torque")
+
+
+def bare() -> dm_env.Environment:
     """Observes the action that was taken."""
-
-    def __init__(self, has_mapping: bool = False):
-        self._has_mapping = has_mapping
-
-    def action_spec(self) -> Any:
-        return specs.BoundedArray((2,), np.float32, -1, 1, "torque")
-
-    def observation_spec(self) -> Any:
-        spec = specs.Array((2,), np.float32, "torque")
-        return {"torque": spec} if self._has_mapping else spec
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observed(np.zeros(2, np.float32)))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(1.0, self._observed(action))
-
-    def _observed(self, value: Any) -> Any:
-        return {"torque": value} if self._has_mapping else value
+    return Timed(
+        0,
+        ENDLESS,
+        _TORQUE,
+        lambda env: np.zeros(2, np.float32) if env.action is None else env.action,
+        specs.BoundedArray((2,), np.float32, -1, 1, "torque"),
+    )
 
 
 ACTION = np.array([0.5, -1], np.float32)
 
 
 def test_specs_actions_and_observations_are_arrays() -> None:
-    with serve(Bare) as server, dm_env_rpc_client.make(server.address, unwrap_single=True) as env:
+    with serve(bare) as server, dm_env_rpc_client.make(server.address, unwrap_single=True) as env:
         assert isinstance(env.action_spec(), specs.BoundedArray)
         assert isinstance(env.observation_spec(), specs.Array)
         assert env.reset().observation.tolist() == [0, 0]
@@ -61,7 +51,7 @@ def test_specs_actions_and_observations_are_arrays() -> None:
 
 
 def test_the_default_is_a_mapping(catch_server: Server) -> None:
-    with serve(Bare) as server, dm_env_rpc_client.make(server.address) as env:
+    with serve(bare) as server, dm_env_rpc_client.make(server.address) as env:
         env.reset()
         assert env.step({"action": ACTION}).observation.keys() == {"observation"}
         with pytest.raises(SpecError, match="a mapping of names to values"):
@@ -73,7 +63,7 @@ def test_the_default_is_a_mapping(catch_server: Server) -> None:
 
 def test_a_batch_of_arrays_is_one_array(catch_server: Server) -> None:
     with (
-        serve(Bare) as server,
+        serve(bare) as server,
         BatchedEnvironment(server.address, 3, unwrap_single=True) as envs,
     ):
         actions = np.array([[0.5, -1], [0, 0], [1, 0.25]], np.float32)

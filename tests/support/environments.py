@@ -1,4 +1,9 @@
-"""Environments that the tests serve."""
+"""Environments that the tests serve: the catalogue, with what `tests/travelling/environments` has.
+
+What differs by values is made there: `of_dm_env.Timed` from a script, specs and a function that
+observes, `usual.Usual` of Gymnasium with a method for each thing that it tells, and of PettingZoo
+`of_agents.Agents`. A class of its own is for what does something that none of these do.
+"""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
 from dm_env_rpc_client.server import serve
 from tests.support.collector import no_garbage_collection
 from tests.support.scripted import settles
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
+from tests.travelling.environments.usual import Usual
 
 _STEPS = 20
 _SIZE = 1 << 14
@@ -46,33 +48,29 @@ def _new() -> np.ndarray:
     return array
 
 
-class Fresh(dm_env.Environment):
+def fresh() -> dm_env.Environment:
     """Each step has a new array."""
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({"x": _new()})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(1.0, {"x": _new()})
-
-    def observation_spec(self) -> Any:
-        return {"x": specs.Array((_SIZE,), np.float32, "x")}
-
-    def action_spec(self) -> Any:
-        return {"a": specs.DiscreteArray(2, name="a")}
+    spec = {"x": specs.Array((_SIZE,), np.float32, "x")}
+    action = {"a": specs.DiscreteArray(2, name="a")}
+    return Timed(0, ENDLESS, spec, lambda env: {"x": _new()}, action)
 
 
-class FreshGym(gymnasium.Env[Any, Any]):
+class FreshGym(Usual):
     """The same for Gymnasium."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (_SIZE,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
 
-    def reset(self, **_: Any) -> Any:
-        return _new(), {"array": _new()}
+    def __init__(self) -> None:
+        super().__init__(0)
 
-    def step(self, action: Any) -> Any:
-        return _new(), 1.0, False, False, {"array": _new()}
+    def observe(self) -> Any:
+        return _new()
+
+    def ends(self) -> tuple[bool, bool]:
+        return False, False
+
+    def inform(self) -> Any:
+        return {"array": _new()}
 
 
 def _stepped(step: Callable[[], Any]) -> Refs:
@@ -165,7 +163,7 @@ def _alive(references: Refs) -> int:
 @pytest.mark.parametrize("way", [*_OF_DM_ENV, *_OF_GYMNASIUM, *_OF_ONE_FILE])
 def test_the_arrays_of_each_step_are_freed(way: str, tmp_path: Path) -> None:
     is_gymnasium = way in _OF_GYMNASIUM or way == "one-file server, Gymnasium"
-    kind: Any = FreshGym if is_gymnasium else Fresh
+    kind: Any = FreshGym if is_gymnasium else fresh
     host: Any = one_file.Server if way in _OF_ONE_FILE else serve
     play = {**_OF_DM_ENV, **_OF_GYMNASIUM, **_OF_ONE_FILE}[way]
     with host(kind) as server:

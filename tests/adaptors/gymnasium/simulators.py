@@ -1,11 +1,11 @@
 """Lookalikes of simulators whose batches are tensors, written from their documented interfaces.
 
-`IsaacLab` and `ManiSkill` need torch, `Gymnax`, `Brax` and `Playground` JAX.
+They need torch. `tests/simulators` has those that can be installed.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -143,93 +143,6 @@ class ManiSkill(_OfTorch, OfManiSkill):
             truncated,
             infos,
         )
-
-
-class _State(NamedTuple):
-    position: Any
-    age: Any
-    key: Any
-
-
-class _OfJax:
-    """Rows that walk, as functions of their states that are compiled."""
-
-    def __init__(self, num_envs: int = ROWS):
-        import jax
-
-        self.jax = jax
-        self.num_envs = num_envs
-        self._step = jax.jit(self._stepped)
-        self._state = self._begun(jax.random.PRNGKey(0))
-
-    def _begun(self, key: Any) -> _State:
-        own, key = self.jax.random.split(key)
-        position = self.jax.random.normal(own, (self.num_envs, SIZE))
-        return _State(position, self.jax.numpy.zeros(self.num_envs, int), key)
-
-    def _stepped(self, state: _State, action: Any) -> Any:
-        jnp = self.jax.numpy
-        position = state.position.at[:, 0].add(action)
-        age = state.age + 1
-        reward = -jnp.square(position).sum(1)
-        terminated, truncated = jnp.abs(position[:, 0]) > 3, age >= 7
-        ended = terminated | truncated
-        first = self._begun(state.key)
-        then = jnp.where(ended[:, None], first.position, position)
-        return (
-            _State(then, jnp.where(ended, 0, age), first.key),
-            (position, reward, terminated, truncated),
-        )
-
-    def _take(self, action: Any) -> tuple[Any, Any, Any, Any]:
-        assert isinstance(action, self.jax.Array)
-        self._state, own = self._step(self._state, action)
-        position, reward, terminated, truncated = own
-        return position, reward, terminated, truncated
-
-
-class Gymnax(_OfJax, gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """As `GymnaxToVectorGymWrapper`: a VectorEnv without a mode; final observations always."""
-
-    def __init__(self, num_envs: int = ROWS):
-        super().__init__(num_envs)
-        self.single_action_space = spaces.Discrete(3)
-        self.single_observation_space = OBSERVATION
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.observation_space = batch_space(OBSERVATION, num_envs)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        if seed is not None:
-            self._state = self._begun(self.jax.random.PRNGKey(seed))
-        return self._state.position, {}
-
-    def step(self, action: Any) -> Any:
-        final, reward, terminated, truncated = self._take(action - 1)
-        infos = {"final_observation": final, "discount": 1.0 - terminated}
-        return self._state.position, reward, terminated, truncated, infos
-
-
-class Brax(_OfJax, gymnasium.Env[Any, Any]):
-    """As `VectorGymWrapper`: `num_envs` and spaces of all rows, four values, `seed`."""
-
-    metadata: dict[str, Any] = {"render_modes": ["human"]}  # noqa: RUF012
-
-    def __init__(self, num_envs: int = ROWS):
-        super().__init__(num_envs)
-        self.action_space = batch_space(spaces.Box(-1, 1, (), np.float32), num_envs)
-        self.observation_space = batch_space(OBSERVATION, num_envs)
-
-    def seed(self, seed: int = 0) -> None:
-        assert type(seed) is int
-        self._state = self._begun(self.jax.random.PRNGKey(seed))
-
-    def reset(self) -> Any:  # type: ignore[override]
-        return self._state.position
-
-    def step(self, action: Any) -> Any:
-        _, reward, terminated, truncated = self._take(action)
-        done = (terminated | truncated).astype(float)
-        return self._state.position, reward, done, {"truncation": truncated.astype(float)}
 
 
 class Genesis:

@@ -51,10 +51,11 @@ def pooled(name: str, **kwargs: Any) -> Batch:
     return Batch(made, "envpool", {"seed": 11}, "NEXT_STEP", seeds=False)
 
 
-def lookalike(make: Any, library: str, form: str, has_four: bool = False) -> Batch:
+def lookalike(make: Any) -> Batch:
+    form = f"{make.__name__}: arrays torch on cpu, 5 values"
     return Batch(
-        make, library, mode="SAME_STEP", library=library, form=form, has_four=has_four,
-        rows=simulators.ROWS, least_ends=STEPS,
+        make, "torch", mode="SAME_STEP", library="torch", form=form, rows=simulators.ROWS,
+        least_ends=STEPS,
     )  # fmt: skip
 
 
@@ -69,12 +70,8 @@ BATCHES = {
     "envpool Pong": pooled("Pong-v5", max_episode_steps=20),
     "envpool FrozenLake": pooled("FrozenLake-v1"),
     "envpool Dict": pooled("CheetahRun-v1", max_episode_steps=20),
-    "IsaacLab": lookalike(simulators.IsaacLab, "torch", "IsaacLab: arrays torch on cpu, 5 values"),
-    "ManiSkill": lookalike(
-        simulators.ManiSkill, "torch", "ManiSkill: arrays torch on cpu, 5 values"
-    ),
-    "Gymnax": lookalike(simulators.Gymnax, "jax", "Gymnax: arrays jax on cpu:0, 5 values"),
-    "Brax": lookalike(simulators.Brax, "jax", "Brax: arrays jax on cpu:0, 4 values", True),
+    "IsaacLab": lookalike(simulators.IsaacLab),
+    "ManiSkill": lookalike(simulators.ManiSkill),
 }
 
 

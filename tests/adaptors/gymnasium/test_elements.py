@@ -23,23 +23,20 @@ from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.proxied import SPACES
 from tests.adaptors.sameness import same
+from tests.travelling.environments.usual import Observing
 
 
-class Keeping(gymnasium.Env[Any, Any]):
+class Keeping(Observing):
     """Observes samples of its space, and keeps the actions of all of its kind in `actions`."""
 
     def __init__(self, space: spaces.Space[Any], actions: list[Any]):
-        self.observation_space, self.action_space = copy.deepcopy(space), copy.deepcopy(space)
+        super().__init__(0, space)
+        self.action_space = copy.deepcopy(space)
         self._actions = actions
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         self._actions.append(action)
-        return self.observation_space.sample(), 0.0, False, False, {}
+        return super().step(action)
 
 
 def _proxy(address: str, action: Any) -> None:
@@ -173,7 +170,7 @@ def test_samples_of_the_one_file_server_s_environment_stay_as_they_were() -> Non
             super().__init__(spaces.Discrete(1000), [])
             self.action_space.seed(3)
 
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        def step(self, action: Any) -> Any:
             drawn.append(self.action_space.sample())
             return super().step(action)
 

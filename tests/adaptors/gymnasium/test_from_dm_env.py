@@ -21,6 +21,7 @@ from tests.adaptors.gymnasium.known import REMOTE
 from tests.adaptors.sameness import same
 from tests.support.environments import Echo, Robot
 from tests.support.programs import run_python
+from tests.travelling.environments.of_dm_env import FIRST, LAST, Timed
 
 
 class Filmed(Catch):
@@ -36,30 +37,16 @@ class Filmed(Catch):
         return {**observation, "left": {"rgb": left}, "right": {"rgb": 255 - left}}
 
 
-class Ending(dm_env.Environment):
+def ending(truncates: bool = False, discount: Any = 0.5) -> dm_env.Environment:
     """One step, which ends as it is told to, with a discount of the server's own."""
-
-    def __init__(self, truncates: bool = False, discount: Any = 0.5):
-        self._truncates = truncates
-        self._discount = discount
-
-    def action_spec(self) -> dict[str, Any]:
-        return {"go": specs.DiscreteArray(2)}
-
-    def observation_spec(self) -> dict[str, Any]:
-        return {"seen": specs.Array((), np.float32)}
-
-    def discount_spec(self) -> specs.Array:
-        return specs.Array(np.shape(self._discount), float, "discount")
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({"seen": np.float32(0)})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        observation = {"seen": np.float32(1)}
-        if self._truncates:
-            return dm_env.truncation(2.0, observation, self._discount)
-        return dm_env.termination(2.0, observation)
+    left = discount if truncates else np.zeros_like(discount)
+    return Timed(
+        0,
+        [(FIRST, None, None), (LAST, 2.0, left)],
+        {"seen": specs.Array((), np.float32)},
+        action={"go": specs.DiscreteArray(2)},
+        discount=specs.Array(np.shape(discount), float, "discount"),
+    )
 
 
 def test_check_env_finds_nothing_wrong_with_a_remote_environment(catch_server: Server) -> None:
@@ -91,7 +78,7 @@ def test_check_env_finds_nothing_wrong_with_one_that_renders() -> None:
     ],
 )
 def test_ends_are_terminated_or_truncated(truncates: bool, discount: Any, found: Any) -> None:
-    with GymnasiumEnv(Ending(truncates, discount)) as env:
+    with GymnasiumEnv(ending(truncates, discount)) as env:
         env.reset()
         _, reward, terminated, truncated, info = env.step(1)
         assert (reward, terminated, truncated) == (2.0, not truncates, truncates)
@@ -104,7 +91,7 @@ def test_the_servers_state_says_how_it_ended_whatever_its_discount() -> None:
         def discount(self, state: int, step_type: dm_env.StepType, observations: Any) -> Any:
             return None if step_type is dm_env.StepType.FIRST else 0.9
 
-    with serve(Ending) as server, make_remote(server.address, adaptor_class=Undiscounted) as env:
+    with serve(ending) as server, make_remote(server.address, adaptor_class=Undiscounted) as env:
         env.reset()
         assert env.step(0)[1:] == (2.0, True, False, {"discount": 0.9})
 

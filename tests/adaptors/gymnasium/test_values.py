@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -25,6 +24,7 @@ from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
 from tests.support.scripted import settles
+from tests.travelling.environments.usual import Usual
 from tests.travelling.in_process import OPTIONS, arrived
 from tests.travelling.told import difference
 
@@ -44,27 +44,28 @@ REFUSED: dict[str, tuple[Any, str]] = {
 """What a client cannot send, and what it is called."""
 
 
-class Telling(gymnasium.Env[Any, Any]):
+class Telling(Usual):
     """Its infos are a value, or the options of the reset.
 
     Args:
       value: the value; the options if it is None.
+      is_first: whether a reset tells it, too.
     """
 
-    observation_space = spaces.Discrete(2)
     action_space = spaces.Discrete(2)
 
     def __init__(self, value: Any = None, is_first: bool = True):
+        super().__init__(0)
         self._value, self._is_first = value, is_first
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        if not self._is_first:
-            return 0, {}
-        return 0, {"told": options["value"] if self._value is None else self._value}
+    def ends(self) -> tuple[bool, bool]:
+        return False, False
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return 0, 0.0, False, False, {"told": self._value}
+    def inform(self) -> Any:
+        if self.steps == 0 and not self._is_first:
+            return {}
+        options = self.was_given["options"] or {}
+        return {"told": options.get("value") if self._value is None else self._value}
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
 from tests.support.scripted import descriptor_count, extension, settles
-from tests.support.stopwatch import time_limit
 
 
 class Gate:
@@ -53,34 +52,6 @@ def readable(descriptor: int, timeout: float) -> bool:
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(timeout))
-
-
-def test_poll_reads_what_is_there_and_waits_for_nothing(
-    connections: dict[int, Connection], gate: Gate
-) -> None:
-    connection = connections[3]
-    first, second = (connection.start(extension(number)) for number in (1, 2))
-    with time_limit(1.0):
-        assert not connection.poll(first)
-        assert not connection.poll(second)
-    gate.open.release(2)
-    assert settles(lambda: connection.poll(second))
-    assert connection.poll(first)
-    assert connection.in_flight == 0
-    assert connection.wait(first) == extension(1)
-    assert connection.wait(second) == extension(2)
-
-
-def test_a_deadline_that_has_passed_is_something_to_wait_for_no_more() -> None:
-    gate = Gate()
-    with ScriptedServer(gate) as server, connect(server.address, request_timeout=0.2) as connection:
-        pending = connection.start(extension(1))
-        assert not connection.poll(pending)
-        assert settles(lambda: connection.poll(pending))
-        with pytest.raises(TimeoutError):
-            connection.wait(pending)
-        assert connection.poll(pending)
-        gate.open.release(9)
 
 
 def watching(connections: dict[int, Connection]) -> ConnectionSelector:

@@ -22,6 +22,10 @@ Step = tuple[Any, Any, Any]
 _SCRIPT: Sequence[Step] = [(FIRST, None, None), (MID, 1.0, 1.0), (MID, 2.0, 1.0), (LAST, 3.0, 0.0)]
 
 
+ENDLESS: Sequence[Step] = [(FIRST, None, None), (MID, 1.0, 1.0)]
+"""A script without an end."""
+
+
 def array(*shape: int, dtype: Any = np.float64) -> specs.Array:
     return specs.Array(shape, dtype)
 
