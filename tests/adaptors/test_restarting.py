@@ -109,25 +109,6 @@ def test_a_lost_row_of_a_vector(losing: Losing, served: Any, mode: AutoresetMode
         assert envs.restarts == 1
 
 
-def test_a_lost_row_without_autoreset(losing: Losing) -> None:
-    proxies = [losing(Echo) for _ in range(2)]
-    envs = RemoteVectorEnv(
-        [proxy.address for proxy in proxies],
-        restart=RESTART,
-        autoreset_mode=AutoresetMode.DISABLED,
-    )
-    with contextlib.closing(envs):
-        envs.reset()
-        envs.step(np.array([1, 2]))
-        proxies[0].reset()
-        assert envs.step(np.array([3, 4]))[3].tolist() == [True, False]
-        with pytest.raises(gymnasium.error.ResetNeeded):
-            envs.step(np.array([5, 6]))
-        observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
-        assert observations.tolist() == [-1, 4]
-        assert envs.step(np.array([7, 8]))[0].tolist() == [7, 8]
-
-
 def test_rows_of_a_lost_batch_without_autoreset_begin_when_they_are_told(losing: Losing) -> None:
     proxy = losing(Echo)
     with contextlib.closing(

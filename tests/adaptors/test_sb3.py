@@ -172,29 +172,6 @@ def test_methods_and_attributes_are_those_of_a_dummy_vec_env(batches: int | None
             envs.env_method("close")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_maskable_ppo_takes_the_masks_of_a_server() -> None:
-    from sb3_contrib import MaskablePPO
-
-    # What is masked raises an error, so that no action was taken that is.
-    with (
-        serve(Masked, callable_names=["action_masks"]) as server,
-        contextlib.closing(RemoteSb3VecEnv(server.address, 8)) as envs,
-    ):
-        agent = MaskablePPO("MlpPolicy", envs, n_steps=64, batch_size=128, seed=1)
-        agent.learn(4_096)
-        envs.seed(1)
-        observations = envs.reset()
-        rewards = []
-        for _ in range(20):
-            masks = np.stack(envs.env_method("action_masks"))
-            actions, _ = agent.predict(observations, action_masks=masks, deterministic=True)
-            observations, reward, _, _ = envs.step(actions)
-            rewards.append(reward)
-    assert np.mean(rewards) > 0.8
-
-
 class Driven(gymnasium.Env[Any, Any]):
     """Its actions are a Dict; a straight wheel is best."""
 

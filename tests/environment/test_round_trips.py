@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import AsyncDmEnvAdaptor, BatchedEnvironment, make, make_async
+from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.adaptors.gymnasium import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, Server
@@ -65,22 +64,6 @@ def test_an_environment(far: Distance) -> None:
     actions = {"paddle": np.zeros(_STEPS, np.int32)}
     calls = (env.reset, lambda: env.step({"paddle": 0}), lambda: env.unroll(actions), env.close)
     assert (making, trips(far, *calls)) == ([2], [1, 1, 1, 1])
-
-
-def test_an_environment_of_asyncio(far: Distance) -> None:
-    async def made() -> AsyncDmEnvAdaptor:
-        return await make_async(far.address)
-
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        with far.counted() as making:
-            env = loop.run_until_complete(made())
-        calls = (
-            lambda: loop.run_until_complete(env.reset()),
-            lambda: loop.run_until_complete(env.step({"paddle": 0})),
-            lambda: loop.run_until_complete(env.close()),
-        )
-        # The stream ends after the answers to what `close` sends.
-        assert (making, trips(far, *calls)) == ([2], [1, 1, 2])
 
 
 def test_sixty_four_environments_in_a_batch(far: Distance) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import traceback
 from typing import Any
@@ -14,8 +13,6 @@ from google.rpc import code_pb2
 from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
-    Limits,
-    Tls,
     connect,
     create_world,
     destroy_world,
@@ -25,8 +22,6 @@ from dm_env_rpc_client import (
     pack_tensor,
     reset_world,
 )
-from dm_env_rpc_client.client.connect_options import ConnectOptions
-from dm_env_rpc_client.environment.make_options import BatchKeywords, MakeOptions
 from dm_env_rpc_client.server import Server, serve
 from tests.support.environments import Robot
 
@@ -67,28 +62,6 @@ def test_one_step_at_a_time(catch_server: Server) -> None:
         with pytest.raises(DmEnvRpcError, match="no world") as caught:
             destroy_world(connection, first)
         assert caught.value.code == code_pb2.NOT_FOUND
-
-
-def test_batches_take_every_keyword_that_says_how_to_connect() -> None:
-    own = {"restart", "python", "adaptor_class", "extensions", "requested_observations"}
-    connecting = {field.name for field in dataclasses.fields(ConnectOptions)}
-    assert BatchKeywords.__annotations__.keys() == own | connecting
-    given: Any = {
-        "timeout": 1.0,
-        "request_timeout": 2.0,
-        "keepalive_timeout": 3.0,
-        "credentials": Tls(),
-        "insecure": True,
-        "metadata": [("key", "value")],
-        "token": "secret",
-        "transport": "grpc",
-        "limits": Limits(strings=1),
-        "record": "file.mcap",
-    }
-    assert given.keys() == connecting
-    made = MakeOptions.of(given).connect
-    given["metadata"].append(("another", "value"))
-    assert vars(made) == {**given, "metadata": (("key", "value"),)}
 
 
 def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> None:

@@ -195,9 +195,9 @@ def test_blocks_that_are_not_there_are_an_error(own: dict[str, Any]) -> None:
 class LyingOnce(Lying):
     """Its first step has infos, which are no JSON if it lies; later steps have none."""
 
-    def __init__(self, num_envs: int = COUNT, is_lying: bool = False, width: int = 1):
+    def __init__(self, num_envs: int = COUNT, is_lying: bool = False):
         super().__init__(num_envs)
-        infos = {"x": np.ones((COUNT, width)), "_x": np.ones(COUNT, bool)}
+        infos = {"x": np.ones(COUNT), "_x": np.ones(COUNT, bool)}
         self._texts = ["{" if is_lying else value_json.encode({"info": infos})]
 
     def step(self, action: Any) -> dm_env.TimeStep:
@@ -216,25 +216,3 @@ def test_infos_of_a_step_that_failed_elsewhere_are_not_those_of_the_next_step() 
             envs.step(np.zeros(2 * COUNT, int))
         assert sorted(caught.value.failures) == [0, 2, 4]
         assert envs.step(np.zeros(2 * COUNT, int))[-1] == {}
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_infos_that_two_batches_cannot_stack_are_errors_of_rows(is_async: bool) -> None:
-    settings = [{"width": 1 + row % 2} for row in range(2 * COUNT)]
-    actions = np.zeros(2 * COUNT, int)
-
-    def step(envs: RemoteVectorEnv) -> Any:
-        if not is_async:
-            return envs.step(actions)
-        envs.send(actions)
-        return envs.recv(min_envs=2 * COUNT)[:-1]
-
-    with (
-        serve(LyingOnce) as server,
-        RemoteVectorEnv(server.address, 2 * COUNT, settings, num_batches=2) as envs,
-    ):
-        envs.reset()
-        with pytest.raises(EnvironmentsFailedError, match="cannot be stacked") as caught:
-            step(envs)
-        assert set(caught.value.failures) in ({0, 2, 4}, {1, 3, 5})
-        assert step(envs)[-1] == {}

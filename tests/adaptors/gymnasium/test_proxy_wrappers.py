@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -14,8 +12,8 @@ from gymnasium import wrappers
 from gymnasium.utils.env_checker import check_env
 
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, cart_pole, local_environment
+from dm_env_rpc_client.server import Server
+from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.gymnasium.proxied import Mirror
 from tests.adaptors.sameness import same
 from tests.support.serving import serving
@@ -50,29 +48,6 @@ def test_check_env_says_the_same_as_of_the_local_one(server: Server, kind: str) 
         assert noted(env.unwrapped) == noted(gymnasium.make("CartPole-v1").unwrapped)
 
 
-@pytest.mark.filterwarnings("ignore:.*")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name.startswith("ALE") else name
-        for name in ENVIRONMENTS
-    ],
-)
-def test_check_env_says_the_same_of_environments_that_nobody_here_wrote(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log to where it runs.
-    for package in ENVIRONMENTS[name]:
-        pytest.importorskip(package)
-    make = functools.partial(local_environment, name)
-    with (
-        make() as local,
-        serve(make) as own,
-        gymnasium.make(REMOTE, address=own.address) as env,
-    ):
-        assert noted(env.unwrapped) == noted(local.unwrapped)
-
-
 def test_check_env_renders(server: Server) -> None:
     settings = {"has_odd_infos": False}
     with (
@@ -82,40 +57,6 @@ def test_check_env_renders(server: Server) -> None:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "the server at .* does not render in mode 'human'")
         check_env(env.unwrapped)
-
-
-def wrapped(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    env = wrappers.TimeLimit(env, 20)
-    env = wrappers.RecordEpisodeStatistics(env)
-    return wrappers.FrameStackObservation(env, 4)
-
-
-def test_wrappers_do_the_same(server: Server) -> None:
-    local = wrapped(gymnasium.make("CartPole-v1"))
-    with local, wrapped(remote(server, "CartPole")) as env:
-        assert env.observation_space == local.observation_space
-        assert same(env.reset(seed=1), local.reset(seed=1))
-        for _ in range(60):
-            found, expected = env.step(0), local.step(0)
-            for each in (found, expected):
-                each[4].get("episode", {}).pop("t", None)  # Seconds.
-            assert same(found, expected)
-            if expected[2] or expected[3]:
-                assert same(env.reset(), local.reset())
-
-
-def test_videos(server: Server, tmp_path: Path) -> None:
-    pytest.importorskip("moviepy")
-    with wrappers.RecordVideo(
-        remote(server, "Mirror", render_mode="rgb_array", settings={"length": 5}),
-        str(tmp_path / "videos"),
-        disable_logger=True,
-    ) as env:
-        env.reset()
-        for _ in range(5):
-            env.step(1)
-        env.reset()
-    assert (tmp_path / "videos" / "rl-video-episode-0.mp4").stat().st_size > 0
 
 
 def test_make_vec_and_wrappers_of_vectors(server: Server) -> None:

@@ -9,13 +9,11 @@ import asyncio
 import gc
 import logging
 import warnings
-from typing import Any
 
 import pytest
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
-    Connection,
     DmEnvRpcError,
     connect,
     connect_async,
@@ -98,33 +96,6 @@ async def test_a_coroutine_that_forgets_its_environment_ends_its_world(server: S
         del env
         gc.collect()
         assert await settles_async(lambda: is_empty(server))
-
-
-@pytest.mark.parametrize("request_name", ["LeaveWorldRequest", "DestroyWorldRequest"])
-@pytest.mark.parametrize("when", ["before it is sent", "as it is sent", "after its answer"])
-def test_ctrl_c_in_close_ends_the_world_all_the_same(
-    server: Server, monkeypatch: pytest.MonkeyPatch, request_name: str, when: str
-) -> None:
-    start = Connection.start
-    interrupts = [KeyboardInterrupt("stop")]
-
-    def interrupted(self: Any, request: Any, *arguments: Any) -> Any:
-        if type(request).__name__ == request_name and interrupts:
-            interrupt = interrupts.pop()
-            if when == "after its answer":
-                self.wait(start(self, request, *arguments))
-            if when == "as it is sent":
-                self._poison(interrupt)
-            raise interrupt
-        return start(self, request, *arguments)
-
-    env = make(server.address)
-    env.reset()
-    monkeypatch.setattr(Connection, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="stop"):
-        env.close()
-    assert settles(lambda: is_empty(server))
-    env.close()
 
 
 async def test_an_async_close_that_is_cancelled_ends_the_world_all_the_same(

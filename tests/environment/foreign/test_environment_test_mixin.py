@@ -51,10 +51,6 @@ class CatchConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
         assert any(self.environment.step(action).last() for action in self.make_action_sequence())
 
 
-class CatchOverGrpcioConformance(CatchConformance):
-    transport: Transport = "grpc"
-
-
 class CatchFromReferenceClientConformance(CatchConformance):
     """FIRST has no discount for a client that takes the observation `discount` as it comes."""
 
@@ -67,15 +63,3 @@ class RobotConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
         server = serve(Robot)
         self.addCleanup(server.stop, 0.0)
         return make(server.address)
-
-
-class FlatRobotConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
-    def make_object_under_test(self) -> DmEnvAdaptor:
-        server = serve(Robot)
-        self.addCleanup(server.stop, 0.0)
-        return make(server.address, nested_tensors=False, requested_observations=["camera.*"])
-
-
-class RobotFromReferenceClientConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
-    def make_object_under_test(self) -> dm_env.Environment:
-        return joined_by_reference(self, Robot, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import dm_env
@@ -12,37 +11,20 @@ from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 from dm_env_rpc.v1 import dm_env_rpc_pb2 as reference_pb2
 from dm_env_rpc.v1 import error as reference_error
 
-import dm_env_rpc_client
-from dm_env_rpc_client import DmEnvRpcError, create_secure_channel_and_connect, make
-from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client import make
+from dm_env_rpc_client.server import Catch, Server
 from tests.compliance import playground
 from tests.compliance.playground import LOWEST
 from tests.environment.foreign.reference import reference_connection
-from tests.support.environments import Robot
-from tests.support.programs import run_python
-from tests.support.scripted import ServerProcess
 
 FIRST, MID, LAST = dm_env.StepType
 
 
-PROGRAM = """
-import threading
-from tests.compliance import playground
-with playground.serve() as address:
-    print(address, flush=True)
-    threading.Event().wait()
-"""
-
-
-@pytest.fixture(params=["one process", "two processes"])
-def reference_address(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture
+def reference_address() -> Iterator[str]:
     """A server on the reference's modules."""
-    if request.param == "one process":
-        with playground.serve() as address:
-            yield address
-    else:
-        with ServerProcess(PROGRAM) as server:
-            yield server.address
+    with playground.serve() as address:
+        yield address
 
 
 def test_our_adaptor_drives_a_server_on_the_references_modules(reference_address: str) -> None:
@@ -63,17 +45,6 @@ def test_our_adaptor_drives_a_server_on_the_references_modules(reference_address
         assert mid.observation["heard"] == "hello"
         assert mid.reward == np.float32(2.0)
         assert env.reset().step_type is FIRST
-
-
-def test_our_other_calls_drive_it_too(reference_address: str) -> None:
-    with create_secure_channel_and_connect(reference_address, timeout=5) as connection:
-        with pytest.raises(DmEnvRpcError, match="no world 'nowhere'"):
-            dm_env_rpc_client.join_world(connection, "nowhere", {})
-        env, world_name = dm_env_rpc_client.create_and_join_world(connection, {}, {})
-        unrolled = env.unroll({"arm.force": np.stack([LOWEST] * 11)})
-        assert list(unrolled.step_type) == [FIRST, *[MID] * 4, LAST, FIRST, *[MID] * 4]
-        env.close()
-        dm_env_rpc_client.destroy_world(connection, world_name)
 
 
 def drive_with_the_reference(address: str) -> dict[str, object]:
@@ -118,40 +89,3 @@ def check_driven(result: dict[str, object]) -> None:
 def test_the_references_adaptor_drives_our_server_in_one_process(catch_server: Server) -> None:
     check_driven(drive_with_the_reference(catch_server.address))
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
-
-
-def test_the_references_adaptor_drives_our_server_from_another_process(
-    catch_server: Server,
-) -> None:
-    program = (
-        "import json, sys; from tests.environment.foreign.test_reference_peer import *; "
-        "print(json.dumps(drive_with_the_reference(sys.argv[1])))"
-    )
-    finished = run_python("-c", program, catch_server.address, timeout=30)
-    check_driven(json.loads(finished.stdout))
-    assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
-
-
-def test_both_adaptors_see_the_same() -> None:
-    with (
-        serve(Robot) as server,
-        reference_connection(server.address) as connection,
-        make(server.address) as ours,
-    ):
-        theirs, _ = reference_adaptor.create_and_join_world(connection, {}, {})
-        action = {
-            "arm": {"torque": np.array([0.5, 0, 0], np.float32), "grip": True},
-            "mode": 1,
-            "speech": "hello",
-        }
-        for step in range(4):
-            left = theirs.reset() if step == 0 else theirs.step(action)
-            right = ours.reset() if step == 0 else ours.step(action)
-            assert left.step_type is right.step_type
-            assert left.reward == right.reward
-            assert left.observation.keys() == right.observation.keys()
-            for name in ("rgb", "depth"):
-                np.testing.assert_array_equal(
-                    left.observation["camera"][name], right.observation["camera"][name]
-                )
-            assert list(left.observation["heard"]) == list(right.observation["heard"])

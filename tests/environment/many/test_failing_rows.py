@@ -166,33 +166,3 @@ def test_nothing_is_left_where_one_cannot_be_opened(fragile: Server) -> None:
     assert settles(lambda: (fragile.world_count, fragile.agent_count) == (0, 0))
     with pytest.raises(EnvironmentsFailedError, match=r"environment \d at localhost:1 failed"):
         BatchedEnvironment("localhost:1", 3, timeout=0.5)
-
-
-def test_an_interrupt_while_rows_are_filled_returns_no_former_row(
-    catch_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Interrupted(BaseException):
-        pass
-
-    def interrupt(*_: Any) -> None:
-        raise Interrupted
-
-    # The second answer is one more than may wait to be read.
-    monkeypatch.setattr("dm_env_rpc_client.environment.many.unread._UNREAD_BYTES", 400)
-    with BatchedEnvironment(catch_server.address, 3, num_batches=0) as env:
-        env.reset()
-        action = {"paddle": np.array([0, 0, 0])}
-        for _ in range(2):
-            env.step(action)
-        with monkeypatch.context() as patched:
-            patched.setattr(env._rows, "put_mid_steps", interrupt)
-            with pytest.raises(Interrupted):
-                env.step(action)
-        # What was to be put into rows is lost; nothing of it is returned later, and no step is
-        # skipped in silence.
-        assert env.recv()[1].tolist() == [2]
-        with pytest.raises(SpecError, match="min_envs=1: 0 environments have pending steps"):
-            env.recv()
-        with pytest.raises(EnvironmentsFailedError, match="Interrupted") as failed:
-            env.step(action)
-        assert list(failed.value.failures) == [0, 1]

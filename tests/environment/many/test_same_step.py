@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import dm_env
-import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import EnvironmentsFailedError, SpecError
@@ -62,33 +60,14 @@ class Adding(dm_env.Environment):
         return specs.Array((1,), np.float64, "sum")
 
 
-class AddingEnv(gymnasium.Env[Any, Any]):
-    """The same for Gymnasium."""
-
-    action_space = spaces.Discrete(11, start=-1)
-    observation_space = spaces.Box(-99, 99, (1,), np.float64)
-
-    def __init__(self, length: int = 99):
-        self._own = Adding(length)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        super().reset(seed=seed)
-        return self._own.reset().observation, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        timestep = self._own.step(action)
-        return timestep.observation, float(timestep.reward), timestep.last(), False, {}
-
-
 def _lengths(index: int) -> dict[str, int]:
     return {"length": 99 if index == 0 else LENGTH}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["step", "send"])
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("factory", [Adding, AddingEnv])
 def test_the_action_after_a_step_in_which_another_row_failed_is_taken(
-    factory: Any, place: str, asynchronous: bool
+    place: str, asynchronous: bool
 ) -> None:
     def step(*actions: int) -> Any:
         if not asynchronous:
@@ -108,7 +87,7 @@ def test_the_action_after_a_step_in_which_another_row_failed_is_taken(
         return np.stack([received[0], received[1]]), None
 
     with (
-        serve(factory) as server,
+        serve(Adding) as server,
         RemoteVectorEnv(server.address, 2, _lengths, autoreset_mode=SAME, **PLACES[place]) as envs,
     ):
         envs.reset()
@@ -124,10 +103,9 @@ def test_the_action_after_a_step_in_which_another_row_failed_is_taken(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("factory", [Adding, AddingEnv])
-def test_both_rows_may_fail_and_end_in_turns(factory: Any, place: str) -> None:
+def test_both_rows_may_fail_and_end_in_turns(place: str) -> None:
     with (
-        serve(factory) as server,
+        serve(Adding) as server,
         RemoteVectorEnv(
             server.address, 3, {"length": LENGTH}, autoreset_mode=SAME, **PLACES[place]
         ) as envs,

@@ -19,7 +19,6 @@ from dm_env_rpc_client import (
     ConnectionClosedError,
     ConnectionLostError,
     EnvironmentsFailedError,
-    ProtocolError,
     dm_env_rpc_pb2,
 )
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
@@ -189,33 +188,6 @@ def test_another_socket_is_opened_when_the_server_takes_no_more_streams(
             assert server.agent_count == 10
             # grpcio's ends are not seen as files of this kind by every version; ours are 3.
             assert sockets() - before >= 3
-
-
-def test_an_answer_that_nobody_asked_for_ends_only_its_connection() -> None:
-    from dm_env_rpc_client.testing import ScriptedServer
-
-    unasked = threading.Event()
-
-    def script(requests: Any, context: Any) -> Any:
-        for number, request in enumerate(requests):
-            yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
-            if request.extension == extension(7) and number == 0:
-                yield dm_env_rpc_pb2.EnvironmentResponse(extension=request.extension)
-                unasked.set()
-
-    with ScriptedServer(script) as server:
-        group = ConnectionGroup(server.address)
-        good, bad = group.open(), group.open()
-        assert bad.send(extension(7)) == extension(7)
-        assert unasked.wait(10)
-        # Its arrival is seen at the latest with the next answer to the other.
-        assert good.send(extension(1)) == extension(1)
-        assert settles(bad.has_unread)
-        with pytest.raises(ProtocolError, match="while no request was pending"):
-            bad.send(extension(8))
-        assert good.send(extension(2)) == extension(2)
-        good.close()
-        bad.close()
 
 
 class EndsAfterExtensions(playground.Session):
