@@ -352,8 +352,3 @@ def test_numbers_are_positive(numbers: Any) -> None:
         LocalRollouts(echo, counting, num_actors, envs_per_actor) as rollouts,
     ):
         rollouts.collect(num_steps)
-
-
-def test_a_seed_is_a_number_from_0_on() -> None:
-    with pytest.raises(SpecError, match=r"seed must be an integer of at least 0, .*, got -1"):
-        LocalRollouts(echo, counting, seed=-1)

@@ -15,13 +15,11 @@ from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
     SpecError,
-    SpecManager,
     connect,
     connect_async,
     create_and_join_world,
     create_and_join_world_async,
     create_world,
-    dm_env_rpc_pb2,
     join_world,
     make,
 )
@@ -170,27 +168,6 @@ def test_a_subclass_may_have_an_attribute_called_connection(catch_server: Server
     env.close()
     assert not connection.is_usable
     assert catch_server.agent_count == 0
-
-
-SPECS = {3: dm_env_rpc_pb2.TensorSpec(name="speed", dtype=dm_env_rpc_pb2.FLOAT)}
-
-
-@pytest.mark.parametrize("kind", [SpecError, KeyError, ValueError])
-@pytest.mark.parametrize(
-    ("look_up", "text"),
-    [
-        (lambda manager: manager.name_to_uid("sped"), "unknown tensor 'sped'; did you mean"),
-        (lambda manager: manager.name_to_spec("sped"), "unknown tensor 'sped'; did you mean"),
-        (lambda manager: manager.uid_to_name(4), "unknown tensor uid 4; uids: 3"),
-        (lambda manager: manager.uid_to_spec(4), "unknown tensor uid 4; uids: 3"),
-        (lambda manager: manager.pack({"sped": 1}), "unknown tensor 'sped'"),
-        (lambda manager: manager.unpack({4: dm_env_rpc_pb2.Tensor()}), "unknown tensor uid 4"),
-    ],
-)
-def test_an_unknown_name_or_uid_is_a_key_error(kind: Any, look_up: Any, text: str) -> None:
-    with pytest.raises(kind) as caught:
-        look_up(SpecManager(SPECS))
-    assert str(caught.value).startswith(text)
 
 
 def test_an_unknown_action_is_a_key_error(catch_server: Server) -> None:

@@ -101,24 +101,6 @@ def ordered(timestep: dm_env.TimeStep, ids: Any) -> dm_env.TimeStep:
     return rows
 
 
-@pytest.mark.parametrize("num_batches", [0, 2], ids=["streams", "batches"])
-def test_an_action_that_does_not_conform_names_its_row_and_sends_nothing(
-    dice: Server, num_batches: int
-) -> None:
-    with BatchedEnvironment(dice.address, 4, settings, num_batches=num_batches) as env:
-        env.reset()
-        env.send(rolls(2, 0), [0, 2])
-        wrong = rolls(2, 1)
-        wrong["hand"]["push"][1] = 9.0
-        for ids in ([1, 3], [3, 1]):
-            with pytest.raises(SpecError, match=rf"environment {ids[1]} at .*hand\.push"):
-                env.send(wrong, ids)
-        env.send(rolls(2, 1), [1, 3])
-        _, received = env.recv(4)
-        assert sorted(received) == [0, 1, 2, 3]
-        env.step(rolls(4, 2))
-
-
 @BOTH
 def test_settings_of_rows_reset_what_they_name(num_batches: int | None) -> None:
     with serve(Catch) as server:
