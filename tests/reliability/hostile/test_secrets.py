@@ -364,7 +364,7 @@ def test_row_54_data_sets(address: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     buffers = [
         minari.data_collector.EpisodeBuffer(
-            observations=np.zeros((3, 2)),
+            observations=np.zeros((3, 2), np.float32),
             actions=np.zeros(2, int),
             rewards=[1.0, 1.0],
             terminations=[False, False],
