@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client import AsyncConnection, Connection, connect, connect_async
-from tests.reliability.processes.fork_children import ACTS, ASYNC_ACTS
+from tests.reliability.processes.fork_children import ACTS, told
 from tests.reliability.processes.forking import Child
 from tests.support.both_transports import obey
 from tests.support.scripted import extension
@@ -58,7 +58,6 @@ def outcome(wait: Callable[[], Any]) -> Any:
 def forks(connection: Connection, kind: str, rounds: int) -> Tally:
     """Forks with requests that were started, or with futures, or with futures with callbacks."""
     tally = Tally()
-    acts = list(ACTS.values())
     for number in range(rounds):
         numbers = range(number % 3)
         pending: list[Any] = []
@@ -72,8 +71,9 @@ def forks(connection: Connection, kind: str, rounds: int) -> Tally:
                 if kind == "callbacks":  # A thread of the parent reads.
                     futures[-1].add_done_callback(called.append)
         holder = [connection]
-        act = acts[number // 3 % len(acts)]
-        tally.child(Child(lambda: act(holder, pending, futures)).result())  # noqa: B023  # at once
+        act = ACTS[number // 3 % len(ACTS)]
+        child = Child(lambda: told(act, holder, pending, futures))  # noqa: B023  # at once
+        tally.child(child.result())
         for one, waiting in zip(numbers, pending or futures, strict=True):
             wait = connection.wait if pending else _result
             tally.answer(one, outcome(lambda: wait(waiting)))  # noqa: B023
@@ -88,7 +88,6 @@ def _result(future: Any) -> Any:
 async def forks_async(connection: AsyncConnection, rounds: int) -> Tally:
     """Forks beside coroutines."""
     tally = Tally()
-    acts = list(ASYNC_ACTS.values())
 
     async def answer(number: int, waiting: Any) -> None:
         try:
@@ -101,9 +100,9 @@ async def forks_async(connection: AsyncConnection, rounds: int) -> Tally:
         pending = [await connection.start(extension(one)) for one in numbers]
         await asyncio.sleep(0)
         holder = [connection]
-        act = acts[number // 3 % len(acts)]
+        act = ACTS[number // 3 % len(ACTS)]
         # In the thread of the loop, which finds itself in the child as well.
-        child = Child(lambda: act(holder, pending, []))  # noqa: B023  # at once
+        child = Child(lambda: told(act, holder, pending, []))  # noqa: B023  # at once
         tally.child(await asyncio.to_thread(child.result))
         for one, waiting in zip(numbers, pending, strict=True):
             await answer(one, connection.wait(waiting))

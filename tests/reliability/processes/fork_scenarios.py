@@ -14,7 +14,7 @@ import time
 import warnings
 
 from dm_env_rpc_client import connect, connect_async, make
-from tests.reliability.processes.fork_children import use_everything_async
+from tests.reliability.processes.fork_children import use_everything
 from tests.reliability.processes.forking import Child
 from tests.support.both_transports import obey
 from tests.support.scripted import extension
@@ -58,7 +58,7 @@ def same_loop(address: str) -> None:
                 for _ in range(100):
                     await asyncio.sleep(0)
                     time.sleep(0.01)  # A second in all.
-                text = await use_everything_async(connection, pending, reopens=False)
+                text = await use_everything(connection, pending, reopens=False)
                 os.write(to_parent, text.encode())
             except BaseException as error:
                 os.write(to_parent, repr(error).encode())
