@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from dm_env import StepType
 
-from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make, make_async
+from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make
 from tests.interop.conftest import MakeEnvironment
 
 FIRST, MID, LAST = StepType
-INVALID_ARGUMENT = 3
 
 
 @pytest.mark.parametrize("length", [0, 10])
@@ -72,17 +71,3 @@ def test_many_connections_at_once(address: str, transport: Any, count: int) -> N
             futures = [env.step_async({"int32": step + n}) for n, env in enumerate(envs)]
             seen = [future.result(30).observation["int32"] for future in futures]
             assert seen == [step + n for n in range(count)]
-
-
-async def test_coroutines_step_too(address: str, transport: Any) -> None:
-    settings = {"shape": np.array([3], np.int32), "length": 4}
-    async with await make_async(address, settings, transport=transport) as env:
-        assert (await env.reset()).first()
-        timestep = await env.step({"string": ["grüße", "", "x"]})
-        assert list(timestep.observation["string"]) == ["grüße", "", "x"]
-        actions = np.arange(24, dtype=np.uint8).reshape(8, 3)
-        trajectory = await env.unroll({"uint8": actions})
-        actions[3] = 0  # A first step ignores its actions.
-        assert np.array_equal(trajectory.observation["uint8"], actions)
-        kinds = [MID, MID, LAST, FIRST, MID, MID, MID, LAST]
-        assert trajectory.step_type.tolist() == kinds
