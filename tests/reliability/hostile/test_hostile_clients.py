@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import struct
-import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -31,7 +30,6 @@ from tests.transports.frames import (
     GOAWAY,
     HEADERS,
     PING,
-    PREFACE,
     PRIORITY,
     RST_STREAM,
     SETTINGS,
@@ -281,13 +279,3 @@ def malformed_frames(server: Served, seen: Seen) -> None:
 def test_row_42_malformed_frames(server: Served, seen: Seen) -> None:
     """Row 42: each malformed frame, header block and stream gets the right code."""
     malformed_frames(server, seen)
-
-
-def test_row_42_frames_in_single_bytes(server: Served) -> None:
-    """Row 42: a request whose bytes come one by one is answered."""
-    contents = PREFACE + frames.settings() + request(1) + requests(1, b"\x12\x00")
-    with RawClient(server.address, greets=False) as client:
-        for byte in contents:
-            client.send(bytes([byte]))
-            time.sleep(0.0002)  # So that they arrive one by one.
-        assert client.read_until(lambda: len(client.answers(1)) == 1)
