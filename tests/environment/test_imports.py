@@ -10,10 +10,10 @@ from tests.support.programs import run_python
 _PROGRAM = """
 import sys
 from dm_env_rpc_client.server import serve
-from tests.reliability.connections.counting import WAYS, Counting, CountingGym
+from tests.reliability.connections.counting import WAYS, Counting
 
 way = WAYS[sys.argv[1]]
-with serve(Counting if way.served == "dm_env" else CountingGym) as server:
+with serve(Counting) as server:
     env = way.opened(server.address)
     before = set(sys.modules)
     for _ in range(3):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import dm_env
 import gymnasium
@@ -51,26 +51,6 @@ class Counting(dm_env.Environment):
         return {"count": np.int64(self._count)}
 
 
-class CountingGym(gymnasium.Env[Any, Any]):
-    """The same for Gymnasium."""
-
-    action_space = gymnasium.spaces.Discrete(3)
-    observation_space = gymnasium.spaces.Box(0, 1 << 40, (), np.int64)
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return self._observe(), 0.0, False, False, {"count": self._count}
-
-    def _observe(self) -> Any:
-        self._count += 1
-        return np.array(self._count)
-
-
 _AGAIN_SECONDS = 1.0
 """Until another interrupt: Python ignores one that comes in a callback of a weak reference."""
 
@@ -83,13 +63,11 @@ class _Interrupt(BaseException):
     pass
 
 
-class Way:
+class Way(NamedTuple):
     """How the environment is opened, and what a step returns: the count of each row."""
 
-    def __init__(self, served: str, opened: Callable[[str], Any], step: Callable[[Any], Any]):
-        self.served = served
-        self.opened = opened
-        self.step = step
+    opened: Callable[[str], Any]
+    step: Callable[[Any], Any]
 
 
 class _KeptFuture:
@@ -133,31 +111,25 @@ def _step_vector(env: Any) -> Any:
 
 
 WAYS = {
-    "make": Way("dm_env", make, lambda env: [int(env.step({"value": 1}).observation["count"])]),
+    "make": Way(make, lambda env: [int(env.step({"value": 1}).observation["count"])]),
     "rollout": Way(
-        "dm_env",
         make,
         lambda env: [int(next(env.rollout([{"value": 1}])).observation["count"])],
     ),
-    "future": Way("dm_env", _KeptFuture, lambda env: [env.step()]),
+    "future": Way(_KeptFuture, lambda env: [env.step()]),
     "GymnasiumEnv": Way(
-        "dm_env",
         lambda address: _begun(GymnasiumEnv(make(address), unwrap_single=True)),
         lambda env: [int(env.step(1)[0])],
     ),
-    "batch": Way("dm_env", lambda address: _batched(address, None), _step_batch),
+    "batch": Way(lambda address: _batched(address, None), _step_batch),
     "batch of one": Way(
-        "dm_env",
         lambda address: BatchedEnvironment(address, 1),
         lambda env: env.step({"value": [1]}).observation["count"].tolist(),
     ),
-    "streams": Way("dm_env", lambda address: _batched(address, 0), _step_batch),
-    "Remote-v0": Way("gymnasium", _remote, lambda env: [int(env.step(1)[0])]),
-    "RemoteVectorEnv": Way(
-        "gymnasium", lambda address: _begun(RemoteVectorEnv(address, _ROWS)), _step_vector
-    ),
+    "streams": Way(lambda address: _batched(address, 0), _step_batch),
+    "Remote-v0": Way(_remote, lambda env: [int(env.step(1)[0])]),
+    "RemoteVectorEnv": Way(lambda address: _begun(RemoteVectorEnv(address, _ROWS)), _step_vector),
     "RemoteVectorEnv of streams": Way(
-        "gymnasium",
         lambda address: _begun(RemoteVectorEnv(address, _ROWS, num_batches=0)),
         _step_vector,
     ),

@@ -30,7 +30,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import serve
-from tests.reliability.connections.counting import WAYS, Counting, CountingGym
+from tests.reliability.connections.counting import WAYS, Counting
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.both_transports import EVERY
@@ -42,19 +42,18 @@ ACTION = {"value": 1}
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[dict[str, str]]:
-    with serve(Counting) as one, serve(CountingGym) as other:
-        yield {"dm_env": one.address, "gymnasium": other.address}
+def address() -> Iterator[str]:
+    with serve(Counting) as server:
+        yield server.address
 
 
 @pytest.mark.row(6)
 @pytest.mark.parametrize("way", WAYS)
 @counts(12, 500)
 def test_interrupts_at_random_points_lose_no_answer(
-    servers: dict[str, str], way: str, count: int, seen: Seen
+    address: str, way: str, count: int, seen: Seen
 ) -> None:
     module = "tests.reliability.connections.counting"
-    address = servers[WAYS[way].served]
     finished = run_python("-m", module, way, address, count, timeout=500)
     lost, failed, followed = map(int, finished.stdout.split())
     seen(interrupts=count, lost_answers=lost, unusable_connections=failed)
@@ -78,11 +77,11 @@ class Cancelling(AsyncDmEnvAdaptor):
 @pytest.mark.row(7)
 @pytest.mark.parametrize("when", ["before it is woken", "after it was woken"])
 async def test_a_cancel_after_the_answer_makes_the_connection_unusable(
-    servers: dict[str, str], when: str
+    address: str, when: str
 ) -> None:
     loop = asyncio.get_running_loop()
     for _ in range(20):
-        async with await make_async(servers["dm_env"], adaptor_class=Cancelling) as env:
+        async with await make_async(address, adaptor_class=Cancelling) as env:
             assert isinstance(env, Cancelling)
             await env.reset()
             step = asyncio.ensure_future(env.step(ACTION))
@@ -101,12 +100,12 @@ async def test_a_cancel_after_the_answer_makes_the_connection_unusable(
 @pytest.mark.row(7)
 @counts(200, 3_000)
 async def test_timeouts_around_the_answer_lose_no_step(
-    servers: dict[str, str], count: int, seen: Seen
+    address: str, count: int, seen: Seen
 ) -> None:
     """With a timeout of about the time that a step takes, as a user's program has it."""
     chance = random.Random(0)
     failed = followed = timeouts = 0
-    env = await make_async(servers["dm_env"])
+    env = await make_async(address)
     last = (await env.reset()).observation["count"]
     for _ in range(count):
         try:
@@ -118,7 +117,7 @@ async def test_timeouts_around_the_answer_lose_no_step(
             except ConnectionLostError:
                 failed += 1
                 await env.close()
-                env = await make_async(servers["dm_env"])
+                env = await make_async(address)
                 last = (await env.reset()).observation["count"]
                 continue
         assert timestep.observation["count"] == last + 1
@@ -242,10 +241,10 @@ MOMENTS = {
 @pytest.mark.row(6)
 @pytest.mark.parametrize("name", MOMENTS)
 def test_an_interrupt_at_the_worst_moment_makes_what_was_stepped_unusable(
-    servers: dict[str, str], name: str, monkeypatch: pytest.MonkeyPatch
+    address: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = MOMENTS[name]
-    with moment.opened(servers["dm_env"]) as env:
+    with moment.opened(address) as env:
         env.reset()
         with monkeypatch.context() as patched:
             patched.setattr(*moment.patch)
@@ -258,9 +257,9 @@ def test_an_interrupt_at_the_worst_moment_makes_what_was_stepped_unusable(
 
 
 def test_an_interrupt_of_recv_costs_no_row_that_is_idle_or_under_way(
-    servers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with BatchedEnvironment(servers["dm_env"], 3, num_batches=0) as env:
+    with BatchedEnvironment(address, 3, num_batches=0) as env:
         before = env.reset().observation["count"]
         env.send({"value": [1]}, [0])
         with monkeypatch.context() as patched:
@@ -275,10 +274,10 @@ def test_an_interrupt_of_recv_costs_no_row_that_is_idle_or_under_way(
 
 
 def test_a_future_keeps_its_answer_when_a_wait_for_it_is_cancelled(
-    servers: dict[str, str],
+    address: str,
 ) -> None:
     async def wait_twice() -> None:
-        with make(servers["dm_env"]) as env:
+        with make(address) as env:
             before = env.reset().observation["count"]
             future = env.step_async(ACTION)
             waiting = asyncio.wrap_future(future)
