@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import re
 import signal
@@ -32,7 +33,7 @@ from dm_env_rpc_client.launch.ports import Port, doing
 from dm_env_rpc_client.system import children
 from tests.launch.processes import AT_PORT, ROOT, command_of, is_alive, server_of
 from tests.support.ports import HeldPort
-from tests.support.scripted import settles
+from tests.support.scripted import descriptor_count, settles
 from tests.support.stopwatch import Stopwatch, patience, time_limit
 
 
@@ -228,6 +229,21 @@ def choose_first(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
 
     monkeypatch.setattr(processes, "Port", choose)
     return chosen
+
+
+def test_one_that_nobody_closes_ends_with_a_warning() -> None:
+    descriptors = descriptor_count()
+    held = [from_process(AT_PORT)]
+    pid = server_of(held[0])
+
+    def forget() -> None:
+        held.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        forget()
+    assert settles(lambda: not is_alive(pid), 20)
+    assert settles(lambda: descriptor_count() <= descriptors)
 
 
 def test_ctrl_c_while_it_starts_leaves_nothing(tmp_path: Path) -> None:

@@ -250,6 +250,20 @@ def test_an_interrupted_wait_is_the_end() -> None:
         assert_unusable(environment, KeyboardInterrupt)
 
 
+def test_an_interrupt_while_an_error_is_handled_is_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with environment_of((RESET, b"\x02" + OBSERVED[1:])) as environment:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(environment._connection), "poison", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                environment.reset()
+        assert_unusable(environment, ConnectionLostError)
+
+
 def test_close_frees_a_thread_that_waits() -> None:
     asked = threading.Event()
     with (

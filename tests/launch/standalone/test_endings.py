@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,7 +115,17 @@ def test_what_cannot_be_served_is_told_in_the_last_line(
     assert re.search(said.format(taken=taken), err.splitlines()[-1])
 
 
-@pytest.mark.parametrize("token", ["", " ", "a b", "a\n", "\u00e9"])
-def test_a_token_is_a_word(token: str) -> None:
-    with pytest.raises(ValueError, match="a token must consist of printable ASCII characters"):
-        dm_env_rpc_server.serve(object, token=token)
+WORD = "a token must consist of printable ASCII characters"
+TOKENS = ("", " ", "a b", "a\n", "\u00e9")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        *(({"token": token}, WORD) for token in TOKENS),
+        ({"thread": "other"}, "invalid thread 'other'; expected 'main'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(option: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        dm_env_rpc_server.serve(object, **option)
