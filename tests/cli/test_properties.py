@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import typer.testing
 from dm_env import specs
+from google.rpc import code_pb2
 
 from dm_env_rpc_client import connect, create_world, destroy_world
-from dm_env_rpc_client._proto import dm_env_rpc_pb2, properties_pb2
+from dm_env_rpc_client._proto import dm_env_rpc_pb2, line_1_0_pb2, properties_pb2
 from dm_env_rpc_client.cli.properties import commands as command
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
@@ -175,12 +176,38 @@ def test_a_server_of_the_1_0_line_is_found_out() -> None:
         assert "no nothing" in run("get", server.address, "nothing", code=1).stderr
 
 
+def test_a_server_that_ends_the_stream_at_what_it_does_not_know_is_asked_again() -> None:
+    def script(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[bytes]:
+        for request in requests:
+            known = line_1_0_pb2.PropertyRequest.FromString(request.SerializeToString())
+            if known.WhichOneof("payload") is None:
+                context.abort(grpc.StatusCode.INTERNAL, "never heard of it")
+            response = line_1_0_pb2.PropertyResponse()
+            listed = response.list_property.properties["depth"]
+            listed.spec.name, listed.spec.dtype = "depth", dm_env_rpc_pb2.INT32
+            listed.is_readable = True
+            yield response.SerializeToString()
+
+    with ScriptedServer(script) as server:
+        assert "depth  int32, read-only" in run("list", server.address).stdout
+
+
 def test_a_server_without_properties_says_so() -> None:
     with serve(Catch) as server:
         listed = run("list", server.address)
         assert "has no properties; to list those of a world, add --world NAME" in listed.stderr
         refused = run("get", server.address, "key", "--interface=legacy", code=1)
         assert "no payload that this server knows" in refused.stderr
+
+    def refuse(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        error = {"code": code_pb2.UNIMPLEMENTED, "message": "not here"}
+        for _ in requests:
+            yield dm_env_rpc_pb2.EnvironmentResponse(error=error)
+
+    with ScriptedServer(refuse) as refusing:
+        refused = run("list", refusing.address, code=1)
+        assert "through the core messages of dm_env_rpc 1.0: " in refused.stderr
+        assert "UNIMPLEMENTED: not here" in refused.stderr
 
 
 def answering(answer: Callable[[Any, Any], None]) -> Callable[..., Iterator[Any]]:

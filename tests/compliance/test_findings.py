@@ -27,6 +27,7 @@ from tests.compliance.breakage import OPTIONS, session_of
 from tests.compliance.broken_servers import BROKEN
 from tests.compliance.limited_servers import (
     LIMITED,
+    OneClient,
 )
 from tests.reliability.recording import Seen
 from tests.support.scripted import ServerProcess
@@ -236,20 +237,27 @@ def test_what_a_check_needs_runs_before_it() -> None:
     assert FOUNDATIONS[0] is foundations.the_server_can_be_checked
 
 
-@pytest.mark.parametrize("session_class", LIMITED, ids=lambda each: each.__name__)
+FEW = Options(timeout=2.0, quiet_seconds=0.05)
+"""With fewer options, checks that take one client do what they did with more, or nothing."""
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("session_class", "options"),
     [
+        *((each, FEW) for each in LIMITED if each is not OneClient),
+        (OneClient, OPTIONS),
         # Each takes as long as the whole suite.
-        pytest.param(OPTIONS, marks=pytest.mark.slow, id="all"),
-        pytest.param(Options(timeout=2.0, quiet_seconds=0.05), id="few"),
+        *(
+            pytest.param(each, OPTIONS, marks=pytest.mark.slow)
+            for each in LIMITED
+            if each is not OneClient
+        ),
     ],
 )
 def test_what_a_server_has_no_room_for_is_skipped_with_that_reason(
     session_class: type[playground.Session], options: Options
 ) -> None:
     expected, reasons = LIMITED[session_class]
-    # With fewer options, checks that take one client do what they did with more, or nothing.
     checks = [
         check
         for check in CHECKS

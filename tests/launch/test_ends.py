@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import pickle
@@ -15,11 +16,14 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     EnvironmentsFailedError,
     make,
+    make_async,
 )
 from dm_env_rpc_client.launch import from_python, launched
 from dm_env_rpc_client.testing import FaultProxy
 from dm_env_rpc_client.transports.endpoint import Transport
+from tests.launch.processes import kill
 from tests.support.environments import Echo
+from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
 MORTAL = "python:tests.launch.test_ends:Mortal"
@@ -88,6 +92,21 @@ def test_a_step(end: str, transport: Transport) -> None:
     assert "no licence" in env.server.logs() or "line 9999" in env.server.logs()
 
 
+def test_asyncio() -> None:
+    end = "os._exit(3)"
+
+    async def run() -> None:
+        async with await make_async(MORTAL, {"end": end}) as env:
+            await env.reset()
+            with pytest.raises(ConnectionLostError) as caught:
+                await env.step({"value": 1})
+            check(caught.value, end)
+            assert env.server is not None
+            assert env.server.exit_code == 3
+
+    asyncio.run(run())
+
+
 def test_a_future_and_an_environment_of_a_batch() -> None:
     end = "os._exit(3)"
     with make(MORTAL, {"end": end}) as env:
@@ -102,6 +121,17 @@ def test_a_future_and_an_environment_of_a_batch() -> None:
         for each in failed.value.failures.values():
             assert isinstance(each, ConnectionLostError)
             check(each, end)
+
+
+def test_a_server_that_was_launched_by_hand_and_noticed_before_a_step_is_sent() -> None:
+    with from_python("tests.launch.test_ends:Mortal") as launch, make(launch.address) as env:
+        assert env.server is None
+        env.reset()
+        kill(launch)
+        assert settles(env.connection.has_unread)
+        with pytest.raises(ConnectionLostError, match=r"by signal 9 \(SIGKILL\)") as caught:
+            env.step({"value": 1})
+        assert caught.value.server_end is not None
 
 
 def test_a_connection_that_is_lost_while_the_server_runs_has_no_such_words() -> None:

@@ -60,6 +60,28 @@ def test_steps_of_another_thread_are_shown_together(reports: Reports) -> None:
     assert reports.progress.steps == 300
 
 
+def test_threads_wait_for_each_other(reports: Reports) -> None:
+    inside: list[str] = []
+
+    class Slow(Catch):
+        def step(self, action: Any) -> dm_env.TimeStep:
+            inside.append("in")
+            time.sleep(0.001)  # So that another thread would come.
+            inside.append("out")
+            return super().step(action)
+
+    env = Slow(rows=1000, seed=0)
+    stepper = Stepper(env, stay, reports, rate=1000.0)
+    env.reset()
+    stepper.run()
+    for _ in range(50):
+        env.step(stay(env))
+    wait_for(lambda: reports.progress.steps > 60, "steps of both")
+    stepper.close()
+    assert inside[::2] == ["in"] * (len(inside) // 2)
+    assert inside[1::2] == ["out"] * (len(inside) // 2)
+
+
 def test_explorers_of_one_environment_are_closed_in_any_order() -> None:
     env, first, second = Catch(seed=0), Reports(), Reports()
     steppers = [Stepper(env, stay, reports) for reports in (first, second)]

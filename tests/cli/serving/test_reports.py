@@ -62,6 +62,20 @@ def test_on_a_terminal_there_is_a_table_that_changes(terminal: Terminal, options
     assert terminal.state() == {"alternate": "0", "cursor": "1"}
 
 
+@pytest.mark.terminal
+@pytest.mark.parametrize("option", ["--verbose", "--json"])
+def test_on_a_terminal_there_are_log_lines_if_asked_for(terminal: Terminal, option: str) -> None:
+    terminal.run(f"{COMMAND} serve catch --address localhost:0 {option}")
+    shown = terminal.waits_for(r"localhost:[1-9]\d+")
+    address = re.findall(r"localhost:[1-9]\d+", shown)[-1]
+    make(address).close()
+    shown = terminal.waits_for(" disconnected")
+    assert "steps/s" not in shown
+    assert ("sends a create_world request" in shown) == (option == "--verbose")
+    terminal.press("C-c")
+    terminal.waits_for("stopping")
+
+
 @contextlib.contextmanager
 def logged(*options: str) -> Iterator[tuple[str, list[str]]]:
     """The command away from terminals: its address, and at the end the lines on stderr."""
