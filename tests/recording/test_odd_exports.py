@@ -151,23 +151,6 @@ def test_values_of_every_kind(
         np.testing.assert_array_equal(found, odd.value)
 
 
-@pytest.mark.parametrize("name", ["no elements", "any length", "a text"])
-def test_the_command_says_what_cannot_be_exported(
-    name: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
-) -> None:
-    recorded_twice(path, ODD[name], "observation")
-    data = tmp_path / "data"
-    ended = run_command(
-        "export", str(path), "--to", "minari", "odd/value-v0",
-        environment={"MINARI_DATASETS_PATH": str(data)},
-    )  # fmt: skip
-    assert ended.returncode == 1, ended.stderr
-    said = " ".join(ended.stderr.split())
-    assert "observation 'x' is" in said
-    assert "use recording.episodes to read its values" in said
-    assert "bug in dm-env-rpc" not in said
-
-
 def test_actions_of_an_episode_without_steps_are_stacked(path: Path) -> None:
     odd = ODD["any length"]
     actions = {"x": odd.spec, "y": ODD["no texts"].spec}

@@ -77,6 +77,9 @@ def test_keys_with_the_separator_are_flat_names_unless_strict() -> None:
         flatten_dict({"x": {"a.b": 1}}, ".")
 
 
+NUMBERED: Any = {1: 2}
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -85,8 +88,8 @@ def test_keys_with_the_separator_are_flat_names_unless_strict() -> None:
             "'a.b' is given twice",
         ),
         (lambda: flatten_dict({"a": {None: 2}}, "."), "names must be strings, but a."),
-        (lambda: flatten_dict({b"a": 1}, "."), "names must be strings, but the mapping"),
-        (lambda: unflatten_dict({1: 2}, "."), "names must be strings, got 1"),
+        (lambda: flatten_dict(NUMBERED, "."), "names must be strings, but the mapping"),
+        (lambda: unflatten_dict(NUMBERED, "."), "names must be strings, got 1"),
         (lambda: flatten_dict({"a": 1}, ""), "separator"),
         (lambda: unflatten_dict({"a": 1}, ""), "separator"),
     ],
