@@ -56,7 +56,7 @@ def test_interrupts_at_random_points_lose_no_answer(
     module = "tests.reliability.connections.counting"
     finished = run_python("-m", module, way, address, count, timeout=500)
     lost, failed, followed = map(int, finished.stdout.split())
-    seen(interrupts=count, lost_answers=lost, unusable_connections=failed)
+    seen(interrupts=count, stale_or_lost_answers=lost, unusable_connections=failed)
     assert lost == 0
     assert failed > count / 2
     assert failed + followed == count
