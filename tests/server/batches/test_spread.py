@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -103,21 +104,9 @@ class Two(str):
         return super().__new__(cls, first + second)
 
 
-def interrupted() -> None:
-    raise KeyboardInterrupt
-
-
-class Interrupting:
-    """Interrupts the thread that unpickles it."""
-
-    def __reduce__(self) -> Any:
-        return interrupted, ()
-
-
 ODD: Mapping[str, Callable[[], dict[Any, Any]]] = {
     "unsent": lambda: {type("Local", (str,), {})("a"): "x"},
     "key": lambda: {Two("na", "me"): Two("b", "ob")},
-    "interrupt": lambda: {Interrupting(): 1},
 }
 
 
@@ -171,6 +160,22 @@ def two_unasked() -> Any:
     return two()
 
 
+class Named(Seeded):
+    """Has a name that is reserved."""
+
+    observation_space: Any = gymnasium.spaces.Dict({"step_type": Seeded.observation_space})
+
+
+class Masked(Seeded):
+    """The same among its actions."""
+
+    action_space: Any = gymnasium.spaces.Dict({"step_mask": Seeded.action_space})
+
+
+def vector_of(kind: type[Seeded], num_envs: int) -> Any:
+    return gymnasium.vector.SyncVectorEnv([kind] * num_envs)
+
+
 SEEN = array()
 
 
@@ -186,7 +191,8 @@ SERVED: Mapping[str, Callable[..., Any]] = {
     "closing": hosted.Closing, "framed": Framed, "two": two,
     "two unasked": two_unasked, "seeded": Seeded, "closing two": ClosingTwo,
     "exits": Exits, "unread": Unread, "catch": Catch, "valued": Valued,
-    "ordered": ordered,
+    "ordered": ordered, "named": functools.partial(vector_of, Named),
+    "masked": functools.partial(vector_of, Masked),
 }  # fmt: skip
 
 
@@ -315,6 +321,8 @@ def test_a_spread_batch_is_as_one_in_one_process(spread: Server, single: Server,
         ),
         ("variable", {"num_envs": 2}, "'words' is of variable length"),
         ("reserved", {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
+        ("named", {"num_envs": 2}, "'step_type' of an environment has a name reserved"),
+        ("masked", {"num_envs": 2}, "'step_mask' of an environment has a name reserved"),
         ("race", {"num_envs": 2}, "a batch can contain only single-agent environments"),
         ("two unasked", {"num_envs": 3}, "3"),
         ("nothing", {"num_envs": 2}, "'nothing'"),
@@ -481,24 +489,6 @@ def test_an_info_that_cannot_be_sent_or_read_is_the_error_of_its_row(
             if mode == "stacked":
                 expected = [0 if str(row) in failed else action for row in range(ROWS)]
                 assert own["heard"].tolist() == expected
-
-
-def test_an_interrupt_while_an_info_is_read_leaves_no_answer_unread(spread: Server) -> None:
-    settings = {"environment": "unread", "num_envs": 4, "rows.index": [0, 1, 2, 3]}
-    with connect(spread.address) as connection:
-        name = create_world(connection, {**settings, "kind": "interrupt"})
-        for action in (2, 4):
-            with connect(spread.address) as other:
-                env = join_world(other, name)
-                env.reset({"infos": "stacked"})
-                for each in (action, action + 2):
-                    values = stepped(env, {"action": np.full(4, each)})
-                    own, _, _ = extras_of_rows(str(values["gymnasium"]), 4)
-                    assert own["heard"].tolist() == [each] * 4
-                with pytest.raises(ConnectionLostError):
-                    env.step({"action": np.full(4, action + 1)})
-            assert settles(lambda: spread.agent_count == 0)
-        destroy_world(connection, name)
 
 
 @pytest.mark.parametrize("last", [4, 9])
