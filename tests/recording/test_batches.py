@@ -16,13 +16,11 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import BatchedEnvironment, EnvironmentsFailedError, dm_env_rpc_pb2
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import RecordingError
 from dm_env_rpc_client.protocol.envelopes import EnvironmentResponse
-from dm_env_rpc_client.recording import Episode, Scan, episodes, read, replay
+from dm_env_rpc_client.recording import Episode, Scan, episodes, read
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.memory_limits import Limits
-from tests.adaptors.sameness import same
 from tests.cli.commands import invoke
 from tests.environment.many.test_batch_worlds import rolls, settings
 from tests.recording.sessions import record, recorded
@@ -140,33 +138,6 @@ def test_rows_have_the_specs_and_the_form_of_an_environment_alone(dice: Server, 
     assert of_batch.actions["hand"]["push"].shape == (len(of_batch) - 1, 2)
     for step in of_batch.flat_timesteps:
         assert step.observation["dice"].base is None, "arrays of its own"
-
-
-def test_a_replay_gives_the_same_time_steps(dice: Server, path: Path) -> None:
-    live = play_batch(dice.address, record=path, num_batches=2)
-    with replay(path) as replayed:
-        again = play_batch(replayed.address, num_batches=2)
-    for mine, other in zip(again, live, strict=True):
-        assert same(mine, other)
-
-
-def test_a_replay_serves_a_remote_vector_env(path: Path) -> None:
-    def results(address: str, **options: Any) -> list[Any]:
-        with RemoteVectorEnv(address, 3, **options) as envs:
-            found: list[Any] = [envs.reset(seed=4)]
-            found += [envs.step(np.array([step % 2, 1, 0])) for step in range(40)]
-            return [*found, envs.metadata["autoreset_mode"], str(envs.single_observation_space)]
-
-    for factory in (
-        lambda: gymnasium.make("CartPole-v1"),
-        lambda num_envs: gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync"),
-    ):
-        file = path.with_name(f"{factory.__code__.co_argcount}.mcap")
-        with serve(factory) as server:
-            live = results(server.address, record=file)
-        assert {each.row for each in read(file).episodes} == {0, 1, 2}
-        with replay(file) as replayed:
-            np.testing.assert_equal(results(replayed.address), live)
 
 
 def test_masks_leave_other_rows_as_they_are(path: Path) -> None:
