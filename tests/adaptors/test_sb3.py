@@ -51,7 +51,7 @@ LIMITED = ("truncated", "both flags")
 def test_steps_and_infos_are_those_of_a_dummy_vec_env(place: str, seen: Seen) -> None:
     """The VecEnv adds its form to the infos by row that the table of `travelling` compares."""
     with serve(make_travelling) as server:
-        for habit in ("no habit", "lists and tuples", "dicts", *LIMITED):
+        for habit in ("tells a Discrete", "lists and tuples", "dicts", *LIMITED):
             local = DummyVecEnv([functools.partial(make_travelling, habit, row) for row in (0, 1)])
             settings = [{"habit": habit, "row": row} for row in (0, 1)]
             with contextlib.closing(
@@ -67,6 +67,9 @@ def test_steps_and_infos_are_those_of_a_dummy_vec_env(place: str, seen: Seen) ->
                     assert not difference(envs.reset_infos, local.reset_infos)
                     actions = np.array([local.action_space.sample() for _ in range(2)])
                     assert not difference(envs.step(actions), local.step(actions)), habit
+                # Seeds and options are those of one reset.
+                assert same(envs.reset(), local.reset())
+                assert not difference(envs.reset_infos, local.reset_infos)
             seen(cells=1)
 
 

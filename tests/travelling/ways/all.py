@@ -256,7 +256,7 @@ WAYS: Mapping[str, Way] = {
     "batch": Way(_rows(), _vector, IN_VECTORS),
     "infos by row": Way(_infos_by_row(), _by_row, _WITHOUT_SECOND_RESET),
     "batch, SAME_STEP": Way(
-        _rows(autoreset_mode=AutoresetMode.SAME_STEP), _same_step, IN_SAME_STEP, False
+        _rows(autoreset_mode=AutoresetMode.SAME_STEP), _same_step, IN_SAME_STEP
     ),
     "served VectorEnv": Way(_rows("vector"), _stacked, _STACKED),
     "one file, Remote-v0": Way(_remote("one_file"), _by_place(_single), GYMNASIUM),
