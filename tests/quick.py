@@ -2,15 +2,16 @@
 
 It has at most two cases of each function, the first and the last. It leaves out the folders of
 tests that are about tools, and the functions in `dear.txt`: those take more than a quarter of a
-second of processor time, children included. What that file keeps is run all the same, since nothing
-else runs some lines of the package. `python -m pytest --all` runs every test that is not marked
-`slow` or `soak`. Where files, folders, `-k` or `-m` are given, all tests that they name run.
+second of processor time, children included, or wait for seconds. What that file keeps is run all
+the same, since nothing else runs some lines of the package. `python -m pytest --all` runs every
+test that is not marked `slow` or `soak`. Where files, folders, `-k` or `-m` are given, all tests
+that they name run.
 
 The gate records the processor time of each test and compares it with the list. The first report,
 made with `--junitxml`, is that of the quick tier; others have the tests that it leaves out:
 
     python -m tests.quick REPORT REPORT            # 1 if the list is out of date
-    python -m tests.quick REPORT REPORT --write    # adds what is dear, and removes what is gone
+    python -m tests.quick REPORT REPORT --write    # on a machine that does nothing else
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -35,12 +36,16 @@ TOOLS = ("benchmarks", "documentation", "fuzz", "packaging", "scale", "support")
 DEAR_SECONDS = 0.25
 """The processor time from which a case counts as dear."""
 
+_WAITS_SECONDS = 2.5
+"""The duration from which a case counts as dear, too."""
+
 _SLOWER_MACHINE = 12.0
 """A test fails the check if it takes so many times as long: machines differ, and some are busy."""
 
 _LIST = FOLDER / "dear.txt"
 _HEADER = """\
-# Functions of tests that take more than a quarter of a second of processor time in a case.
+# Functions of tests that take more than a quarter of a second of processor time in a case, or
+# wait for seconds.
 # The quick tier leaves them out, but for those that are kept. See tests/quick.py.
 """
 _KEPT = "kept "
@@ -168,16 +173,35 @@ def _stat(pid: str) -> list[str]:
         return ["0"] * 15
 
 
-def spent_in(reports: Iterable[Path]) -> dict[str, float]:
-    """Returns the processor time, in seconds, of the dearest case of each function in reports."""
-    found: dict[str, float] = {}
+class Spent(NamedTuple):
+    """What the dearest case of a function took.
+
+    Attributes:
+      processor: the processor time, in seconds.
+      duration: in seconds.
+    """
+
+    processor: float = 0.0
+    duration: float = 0.0
+
+    @property
+    def is_dear(self) -> bool:
+        return self.processor > DEAR_SECONDS or self.duration > _WAITS_SECONDS
+
+
+def spent_in(reports: Iterable[Path]) -> dict[str, Spent]:
+    """Returns what each function in reports took."""
+    found: dict[str, Spent] = {}
     for report in reports:
         for case in ElementTree.parse(report).iter("testcase"):
             of_case = case.findall(f"./properties/property[@name='{SPENT}']")
             if of_case:  # A file that cannot be imported for want of a package has none.
                 name = function_of(_node_id(case.get("classname", ""), case.get("name", "")))
-                seconds = max(float(each.get("value", "")) for each in of_case)
-                found[name] = max(found.get(name, 0.0), seconds)
+                processor, duration = found.get(name, Spent())
+                found[name] = Spent(
+                    max(processor, *(float(each.get("value", "")) for each in of_case)),
+                    max(duration, float(case.get("time", ""))),
+                )
     return found
 
 
@@ -198,17 +222,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT", help="of --junitxml")
     parser.add_argument("--write", action="store_true", help="write tests/dear.txt")
     options = parser.parse_args(arguments)
-    spent = spent_in(options.reports[:1])
+    quick_tier, every = spent_in(options.reports[:1]), spent_in(options.reports)
     kept, left_out = dear(kept=True), dear()
-    limit = DEAR_SECONDS if options.write else _SLOWER_MACHINE * DEAR_SECONDS
-    new = {name for name, seconds in spent.items() if seconds > limit} - kept
-    gone = (kept | left_out) - spent_in(options.reports).keys()
+    gone = (kept | left_out) - every.keys()
     if options.write:
-        lines = sorted([*(left_out | new) - gone, *(_KEPT + name for name in kept - gone)])
+        new = {name for name, spent in quick_tier.items() if spent.is_dear} - kept
+        still = {name for name in left_out - gone if every[name].is_dear}
+        lines = sorted([*(still | new), *(_KEPT + name for name in kept - gone)])
         _LIST.write_text(_HEADER + "".join(f"{line}\n" for line in lines))
         return 0
+    limit = _SLOWER_MACHINE * DEAR_SECONDS
+    new = {name for name, spent in quick_tier.items() if spent.processor > limit} - kept
     for name in sorted(new):
-        print(f"{name} takes {spent[name]:.2f} s of processor time: make it cheaper, or list it")
+        seconds = quick_tier[name].processor
+        print(f"{name} takes {seconds:.2f} s of processor time: make it cheaper, or list it")
     for name in sorted(gone):
         print(f"{name} is in {_LIST.name}, and is no test any more")
     return 1 if new or gone else 0
