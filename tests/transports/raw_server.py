@@ -63,14 +63,32 @@ def until_closed(connection: socket.socket) -> None:
         pass
 
 
-def ask(address: str, is_async: bool, number: int | None = None, **options: Any) -> Any:
-    """Connects in either way, and sends an extension if there is a number."""
+def ask(
+    address: str,
+    is_async: bool,
+    request: Any = None,
+    *,
+    wait: float | None = None,
+    debug: bool = False,
+    **how: Any,
+) -> Any:
+    """Connects, sends a request if there is one, and closes.
+
+    Args:
+      address: of a server.
+      is_async: whether in a coroutine.
+      request: a message, or the number of an extension.
+      wait: how long for the answer, in seconds; None for the usual time.
+      debug: whether asyncio looks for mistakes.
+      **how: what `connect` takes.
+    """
+    message = extension(request) if isinstance(request, int) else request
 
     async def main() -> Any:
-        async with await connect_async(address, **options) as connection:
-            return None if number is None else await connection.send(extension(number))
+        async with await connect_async(address, **how) as connection:
+            return None if message is None else await connection.send(message, wait)
 
     if is_async:
-        return asyncio.run(main())
-    with connect(address, **options) as connection:
-        return None if number is None else connection.send(extension(number))
+        return asyncio.run(main(), debug=debug)
+    with connect(address, **how) as connection:
+        return None if message is None else connection.send(message, wait)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -16,8 +17,8 @@ from dm_env_rpc_client import (
     DeadlineExceededError,
     ProtocolError,
     connect,
+    dm_env_rpc_pb2,
 )
-from tests.reliability.hostile.raw_peers import ask, read_for_ever
 from tests.reliability.recording import Seen
 from tests.support.scripted import answering_socket
 from tests.support.stopwatch import Stopwatch
@@ -34,6 +35,7 @@ from tests.transports.frames import (
     WINDOW_UPDATE,
     frame,
 )
+from tests.transports.raw_server import ask
 
 TRANSPORTS = ["http2"]
 
@@ -60,6 +62,20 @@ FLOODS: dict[str, tuple[bytes, bool]] = {
     "interim responses": (INTERIM, False),
     "empty CONTINUATION": (frame(CONTINUATION, b"", 0, 1), False),
 }
+
+
+CREATE = dm_env_rpc_pb2.CreateWorldRequest()
+
+
+def read_for_ever(connected: socket.socket) -> None:
+    """Reads and forgets what the client sends, in a thread."""
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while connected.recv(1 << 16):
+                pass
+
+    threading.Thread(target=read, daemon=True).start()
 
 
 def flood(name: str) -> Callable[[socket.socket], None]:
@@ -93,7 +109,7 @@ def test_row_31_each_wait_ends_by_an_error_that_names_the_flood(
     with answering_socket(flood(name)) as address:
         started = Stopwatch()
         with pytest.raises((ProtocolError, ConnectionLostError), match="HTTP/2: it sent") as caught:
-            ask(address, is_async, transport="http2", wait=60.0)
+            ask(address, is_async, CREATE, transport="http2", wait=60.0)
         assert started.within(50)
         seen(floods=1, ended_after_s=started.seconds)
         assert is_protocol_error(caught.value)
@@ -119,7 +135,7 @@ def test_row_31_acknowledgements_do_not_pile_up(name: str, is_async: bool, seen:
         tracemalloc.start()
         try:
             with pytest.raises((ProtocolError, ConnectionLostError)) as caught:
-                ask(address, is_async, transport="http2", wait=60.0)
+                ask(address, is_async, CREATE, transport="http2", wait=60.0)
             assert is_protocol_error(caught.value)
             _, peak = tracemalloc.get_traced_memory()
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dm_env_rpc_client import SpecError, connect
-from tests.reliability.hostile.raw_peers import ask
+from tests.transports.raw_server import ask
 
 TRANSPORTS = ["http2"]
 

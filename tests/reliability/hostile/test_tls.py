@@ -36,12 +36,12 @@ from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.net import status
-from tests.reliability.hostile import raw_peers
 from tests.reliability.scorecard import counts
 from tests.support.both_transports import forced
 from tests.support.certificates import Authority, Issued, openssl
 from tests.support.scripted import answering_socket, settles_async
 from tests.support.stopwatch import time_limit
+from tests.transports import raw_server
 
 TIMEOUT = 60.0
 """What final errors must not wait for."""
@@ -119,7 +119,8 @@ def served(issued: Issued, ca: Path | None = None, **options: Any) -> Server:
     return serve(Catch, credentials=Tls(cert=issued.cert, key=issued.key, ca=ca), **options)
 
 
-ask = functools.partial(raw_peers.ask, timeout=TIMEOUT, debug=True)
+CREATE = dm_env_rpc_pb2.CreateWorldRequest()
+ask = functools.partial(raw_server.ask, request=CREATE, timeout=TIMEOUT, debug=True)
 
 
 def fails_at_once(files: Files, address: str, is_async: bool, said: str, **how: Any) -> None:
