@@ -9,9 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dm_env_rpc_client.transports.endpoint import Endpoint
-from dm_env_rpc_client.transports.http2.client.connecting import open_connection
-from dm_env_rpc_client.transports.http2.client.stream import Http2Stream
 from dm_env_rpc_client.transports.http2.server.listener import Http2Listener
 from dm_env_rpc_client.transports.net.sockets import server_tls_context
 from dm_env_rpc_client.transports.server_streams import (
@@ -21,7 +18,6 @@ from dm_env_rpc_client.transports.server_streams import (
     ServerStream,
     StreamStatusError,
 )
-from dm_env_rpc_client.transports.streams import plain_memory
 from tests.support.scripted import settles
 from tests.transports.raw_client import RawClient, request, requests
 
@@ -39,10 +35,6 @@ def listener(
     return Http2Listener(served, address, server_tls_context(tls, address))
 
 
-def open_http2_stream(address: str) -> Http2Stream:
-    return Http2Stream(open_connection(Endpoint(address), 10.0, plain_memory))
-
-
 class Scripted(ServerStream):
     """Answers `name:rest` with what the function of that name returns for the rest."""
 
@@ -57,7 +49,6 @@ class Scripted(ServerStream):
         assert self._inside.acquire(blocking=False), "two threads answer one stream"
         try:
             assert "close" not in self.events
-            self._host.answering.stream = self
             name, _, rest = message.partition(b":")
             return self._host.scripts[name.decode()](rest)
         finally:
@@ -97,9 +88,6 @@ class Host:
         self.on_abandon: Callable[[], None] = lambda: None
         self.on_close: Callable[[], None] = lambda: None
         self.opened: list[Scripted] = []
-        self.answering = threading.local()
-        """Has the stream that this thread answers, for scripts."""
-
         self.listener = listener(self._open, "127.0.0.1:0", tls, **{"max_streams": 20, **options})
         self.address = self.listener.address
 

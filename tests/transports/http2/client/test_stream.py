@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import socket
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -13,11 +12,10 @@ import pytest
 from dm_env_rpc_client import ConnectionLostError, connect, dm_env_rpc_pb2
 from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.transports.net import keepalive
-from tests.support.scripted import descriptor_count, extension, settles
+from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
 from tests.transports.frames import data, frame, grpc_message, window_update
-from tests.transports.hosts import open_http2_stream
 from tests.transports.raw_server import (
     Script,
     ask,
@@ -165,18 +163,3 @@ def test_row_38_a_server_that_freezes_at_once_or_late_in_a_step_is_noticed(
 
 
 # Ends.
-
-
-def test_aborting_wakes_a_thread_that_reads() -> None:
-    with raw_server(silent) as address:
-        descriptors = descriptor_count()
-        stream = open_http2_stream(address)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            reading = pool.submit(stream.read, None)
-            time.sleep(0.1)  # The thread waits for the socket by then.
-            stream.abort()
-            assert reading.exception(20) is not None
-        assert stream.fileno() == -1
-        stream.write(b"nobody takes this")
-        stream.abort()
-        assert settles(lambda: descriptor_count() <= descriptors)

@@ -21,7 +21,6 @@ from dm_env_rpc_client.transports.server_streams import ListenerOptions
 from dm_env_rpc_client.transports.services import WATCH
 from tests.support.certificates import Authority, Issued
 from tests.support.scripted import descriptor_count, settles
-from tests.transports import frames
 from tests.transports.frames import END_HEADERS, GOAWAY, HEADERS, frame, reset
 from tests.transports.hosts import listener as new_listener
 from tests.transports.raw_client import RawClient, request, requests
@@ -213,11 +212,3 @@ def test_the_places_of_streams_are_free_when_they_end(
                 assert settles(lambda: all(one.closed.is_set() for one in made))  # noqa: B023
                 assert settles(lambda: not listener._streams.room.count)
         assert all(one.close_count == 1 for one in made)
-
-
-def test_settings_tell_how_many_streams_there_may_be(listener: Http2Listener) -> None:
-    with RawClient(listener.address) as client:
-        assert client.read_until(lambda: client.is_greeted)
-        pairs = dict(struct.iter_unpack(">HI", client.found(frames.SETTINGS)[0].payload))
-        # More than are served, because those get a status that says why not.
-        assert pairs[3] == 103
