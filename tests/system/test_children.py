@@ -17,6 +17,9 @@ from dm_env_rpc_client.system import children
 from dm_env_rpc_client.system.children import Parent
 from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.system.spawned import SpawnedChild
+from tests.launch.processes import children_of
+from tests.support.scripted import settles
+from tests.support.stopwatch import Stopwatch
 
 ROOT = Path(__file__).parents[2]
 
@@ -286,3 +289,47 @@ def test_what_cannot_be_pickled_leaves_no_pipe() -> None:
 )
 def test_how_it_ended(code: int, text: str) -> None:
     assert children.how_it_ended(code) == text
+
+
+def test_a_parent_that_ended_before_its_child_looked() -> None:
+    lifeline, held = os.pipe()
+    begin = Stopwatch()
+    # As after the end of a parent: the parent of this process is another.
+    Parent(pid=os.getpid(), lifeline=lifeline).wait()
+    assert begin.within(10)
+    os.close(lifeline)
+    os.close(held)
+
+
+def test_what_a_command_leaves_behind_is_reaped_meanwhile() -> None:
+    command = """
+import os, sys, time
+for _ in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.setsid()
+        os._exit(0)
+    os.wait()
+os.write(1, b"C")
+time.sleep(300)  # Until it is ended.
+"""
+    with children.start_supervised(
+        [sys.executable, "-c", command], stdout=subprocess.PIPE
+    ) as process:
+        assert read(process, 1) == b"C"
+        # The command and the guard.
+        assert settles(lambda: len(children_of(process.pid)) == 2, 20)
+        children.end(process, 60.0)
+
+
+def test_environment_variables_are_the_commands(tmp_path: Path) -> None:
+    (tmp_path / "select.py").write_text("raise RuntimeError('imported by the supervisor')")
+    (tmp_path / "given.py").write_text("print('imported by the command')")
+    with children.start_supervised(
+        [sys.executable, "-c", "import given"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as process:
+        assert read(process) == b"imported by the command\n"
+        assert process.wait() == 0
+        children.end(process, 0.0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import signal
 import threading
+import weakref
 
 import pytest
 
@@ -146,3 +148,18 @@ def test_a_signal_is_handled_after_the_call_and_a_second_one_at_once() -> None:
         owner.work_until(lambda: False)
     assert seen == ["1 went on"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_was_returned_and_raised_belongs_to_the_caller_alone() -> None:
+    owner = OwnerThread("owner")
+    gc.disable()
+    try:
+        seen = [weakref.ref(owner.call(Thing))]
+        try:
+            owner.call(fail_anew)
+        except Thing as error:
+            seen.append(weakref.ref(error))
+        assert settles(lambda: [each() for each in seen] == [None, None])
+    finally:
+        gc.enable()
+    owner.end()

@@ -209,3 +209,41 @@ def test_a_deadline_holds_beside_a_timer_that_interrupts_each_wait() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_at_the_end_leaves_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the socket would stay open, and the other streams of a shared one would wait."""
+
+    class HandlerError(Exception):
+        """What the handler of a signal raises, as after any call."""
+
+    class Interrupted(set[int]):
+        is_due = False
+
+        def discard(self, element: object, /) -> None:
+            super().discard(element)
+            if self.is_due:
+                raise HandlerError
+
+    working = Interrupted()
+    monkeypatch.setattr(http2_connection, "working", working)
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(3):
+            assert next_request(connection) == number
+            connection.sendall(data(answer_to(number)))
+        until_closed(connection)
+
+    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+        for number in range(2):
+            connection.send(numbered(number))
+        stream: Any = connection._stream
+        working.is_due = True
+        with pytest.raises(HandlerError):
+            connection.send(numbered(2))
+        working.is_due = False
+        assert not stream._connection._receiving.locked()
+        assert not connection.is_usable
+        connection.close()
+        assert stream._connection._socket.fileno() == -1

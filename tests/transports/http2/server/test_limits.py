@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket
+import ssl
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +21,10 @@ from dm_env_rpc_client.transports.http2.server import answering, clients, leadin
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.services import CHECK
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, self_signed
 from tests.support.scripted import descriptor_count, settles
-from tests.transports.frames import ACK, DATA, HEADERS, PING, frame, window_update
+from tests.transports import frames
+from tests.transports.frames import ACK, DATA, HEADERS, PING, PREFACE, frame, window_update
 from tests.transports.hosts import WAIT_SECONDS, Host, is_served
 from tests.transports.raw_client import REQUEST, RawClient, request, requests
 from tests.transports.server_shell import BEGIN, Server, headers
@@ -306,3 +309,21 @@ def test_they_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> No
             assert is_told(client)
         assert settles(lambda: lingering(host) == 2)
         assert is_served(host)
+
+
+def test_with_tls_too(tmp_path: Path) -> None:
+    key, certificate = self_signed(tmp_path)
+    context = ssl.create_default_context(cafile=certificate)
+    context.set_alpn_protocols(["h2"])
+    with (
+        Host(Tls(cert=certificate, key=key).server_context()) as host,
+        RawClient(host.address, greets=False) as client,
+    ):
+        client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+        client.send(PREFACE + frames.settings())
+        break_off(client, junk=4_000_000)
+        assert client.read_to_the_end()
+        assert client.goaway_code() == PROTOCOL_ERROR
+        assert len(client.found(PING, 0, ACK)) == PINGS
+        client.socket.close()
+        assert settles(lambda: lingering(host) == 0)
