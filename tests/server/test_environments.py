@@ -17,7 +17,6 @@ from dm_env_rpc_client import (
     create_world,
     make,
 )
-from dm_env_rpc_client.protocol.batches import ROW_ERRORS, STEP_TYPE, row_errors
 from dm_env_rpc_client.server import Catch, Race, Server, serve
 from tests.server.structures.hosted import Structured, array
 from tests.support.environments import Broken
@@ -120,12 +119,3 @@ def test_a_step_whose_observations_cannot_be_sent_confuses_no_sequence(
             assert env.reset().first()
         kinds = [env.step({action: 1}).step_type for _ in range(4)]
         assert kinds == [dm_env.StepType(number % 3) for number in range(then, then + 4)]
-
-
-def test_a_row_whose_last_step_cannot_be_sent_is_not_stepped_further() -> None:
-    with playing(SlippingCatch, {"at": int(LAST), "num_envs": 2}) as env:
-        env.reset()
-        seen = [env.step({"paddle": [1, 1]}).observation for _ in range(4)]
-    assert [each[STEP_TYPE].tolist() for each in seen] == [[1, 1], [1, 1], [0, 0], [1, 1]]
-    failed = [row_errors(each[ROW_ERRORS], 2).keys() for each in seen]
-    assert failed == [set(), {0, 1}, set(), set()]

@@ -6,28 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import dm_env
-import numpy as np
-from dm_env import specs
 
+from tests.travelling.environments.of_dm_env import array, filled
 
-def array(*shape: int) -> specs.Array:
-    return specs.Array(shape, np.float64)
-
-
-def filled(spec: Any, start: float = 0.0) -> Any:
-    """A value for a structure of specs: its leaves are `start`, `start + 1`, ... in their order."""
-    numbers = iter(np.arange(start, start + 1000.0))
-
-    def fill(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: fill(each) for key, each in part.items()}
-        if isinstance(part, list | tuple):
-            return tuple(fill(each) for each in part)
-        if isinstance(part, specs.StringArray):
-            return str(next(numbers))
-        return np.full(part.shape, next(numbers), part.dtype)
-
-    return fill(spec)
+__all__ = ["Structured", "array"]
 
 
 class Structured(dm_env.Environment):
@@ -57,7 +39,7 @@ class Structured(dm_env.Environment):
         self._specs = observation_spec, action_spec, reward_spec
         if discount_spec is not None:
             self.discount_spec = lambda: discount_spec
-        self._observe = observe or (lambda step: filled(observation_spec, 100.0 * step))
+        self._observe = observe or (lambda step: filled(observation_spec, 100 * step))
         self._reward, self._first = reward, first
         self._step, self._steps = 0, steps
         self.actions: list[Any] = []
