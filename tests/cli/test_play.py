@@ -447,7 +447,6 @@ def test_keys_on_a_screen() -> None:
         assert settles(lambda: server.world_count == 0)
 
 
-@pytest.mark.screen
 @pytest.mark.parametrize(
     ("number", "code", "said"),
     [(signal.SIGINT, 130, "error: interrupted"), (signal.SIGTERM, 143, "error: terminated")],
@@ -456,8 +455,7 @@ def test_the_world_is_destroyed_however_a_game_ends(
     number: signal.Signals, code: int, said: str
 ) -> None:
     with serve(Catch) as server:
-        with Screen(server.address) as screen:
-            screen.waits_for("episode 1")
-            screen.game.send_signal(number)
-            assert screen.ended() == (code, said)
+        game = commands.started("play", server.address, environment=DUMMY)
+        assert settles(lambda: server.stats().steps > 0)  # The first has begun its episode.
+        assert commands.ended(game, number, code).splitlines()[-1] == said
         assert settles(lambda: server.world_count == 0)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import dm_env_rpc_pb2, make
+from dm_env_rpc_client import make
 from dm_env_rpc_client.cli.stepping.episodes import Stopwatch
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
 from tests.cli.commands import invoke
+from tests.cli.hostile import serving
 from tests.support.environments import Echo
-from tests.support.stopwatch import patience
 
 PHASES = ("encode", "send", "wait", "decode")
 
@@ -81,45 +79,11 @@ def test_actions_are_taken_in_turn_by_waiting_and_ahead(echo_environment_server:
         assert env.step(next(stopwatch._actions)).observation["value"] == (2 + 4 + 1) % 5
 
 
-def of_one_scalar(at_extension: Callable[[], Any]) -> Any:
-    """A server of one scalar, and what it answers to an extension: an error, or None to end."""
-    spec = dm_env_rpc_pb2.TensorSpec(name="x", dtype=dm_env_rpc_pb2.FLOAT)
-    specs = {"specs": {"actions": {1: spec}, "observations": {1: spec}}}
-    observed = {1: dm_env_rpc_pb2.Tensor(floats={"array": [0]})}
-    answers: dict[str, Any] = {
-        "join_world": specs,
-        "reset": specs,
-        "step": {"state": dm_env_rpc_pb2.RUNNING, "observations": observed},
-    }
-
-    def run(requests: Iterator[Any], context: Any) -> Iterator[Any]:
-        for request in requests:
-            kind = request.WhichOneof("payload")
-            answer = answers.get(kind, {})
-            if kind == "extension":
-                kind, answer = "error", at_extension()
-                if answer is None:
-                    return
-            yield dm_env_rpc_pb2.EnvironmentResponse(**{kind: answer})
-
-    return run
-
-
-def refuses_slowly() -> Any:
-    time.sleep(patience(0.03))  # This server takes longer for it than for a step.
-    return {"code": 12, "message": "unknown"}
-
-
-@pytest.mark.parametrize(
-    ("at_extension", "reason"), [(lambda: None, "ended"), (refuses_slowly, "waits longer")]
-)
-def test_there_is_no_estimate_without_an_answer_that_is_quicker_than_a_step(
-    at_extension: Callable[[], Any], reason: str
-) -> None:
-    with ScriptedServer(of_one_scalar(at_extension)) as server:
+def test_there_is_no_estimate_without_an_answer_to_an_extension() -> None:
+    with ScriptedServer(serving(ends="extension")) as server:
         found = measured(server.address, "--seconds", "0.5")
         assert found["steps"] > 0
         assert found["server"]["estimate_us"] is None
-        assert reason in found["server"]["reason"]
+        assert "ended" in found["server"]["reason"]
         text = invoke("bench", server.address, "--seconds", "0.2").stdout
         assert "the server's share of the wait is unknown: " in text

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dm_env_rpc_client as d
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.launch.standalone import FILE
-from tests.support.programs import ROOT
+from tests.support.one_file import one_file
 from tests.transcripts.environments import hosted
 from tests.transcripts.scenarios import errors, gymnasium_ways
 from tests.transcripts.scenarios.batches import informed
@@ -32,23 +28,9 @@ def hosted_in_one_file(kind: str = "counter", **settings: Any) -> Any:
     return env
 
 
-@contextlib.contextmanager
-def one_file_server() -> Iterator[str]:
-    """Yields its address."""
-    command = [sys.executable, FILE, f"{__name__}:{hosted_in_one_file.__name__}"]
-    with subprocess.Popen(
-        [*command, "--address", "localhost:0"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield next(line for line in process.stdout if ":" in line).split()[-1]
-        finally:
-            process.terminate()
+def one_file_server() -> contextlib.AbstractContextManager[str]:
+    """Serves them; gives the address."""
+    return one_file(f"{__name__}:{hosted_in_one_file.__name__}")
 
 
 class ToOneFile(Scene):
