@@ -13,37 +13,25 @@ from dm_env_rpc_client import BatchedEnvironment, make
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.server_streams import Parts
+from tests.server.structures.hosted import Structured, array
 
 SIZE = 1 << 22
 """16 MiB of float32, of which the socket takes only a part while nothing reads."""
 
 
-class InPlace(dm_env.Environment):
+ACTION = {"action": specs.DiscreteArray(2)}
+
+
+def in_place(size: int = SIZE) -> Structured:
     """Writes the number of the step into the same array each time."""
+    kept = np.zeros(size, np.float32)
 
-    def __init__(self, size: int = SIZE):
-        self._observation = np.zeros(size, np.float32)
-        self._number = 0
+    def observe(step: int) -> dict[str, Any]:
+        kept[:] = step + 1
+        return {"large": kept, "number": np.float64(step + 1)}
 
-    def _next(self) -> dict[str, Any]:
-        self._number += 1
-        self._observation[:] = self._number
-        return {"large": self._observation, "number": np.float64(self._number)}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._next())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.5, self._next())
-
-    def observation_spec(self) -> Any:
-        return {
-            "large": specs.Array(self._observation.shape, np.float32, "large"),
-            "number": specs.Array((), np.float64, "number"),
-        }
-
-    def action_spec(self) -> Any:
-        return {"action": specs.DiscreteArray(2, name="action")}
+    spec = {"large": specs.Array((size,), np.float32), "number": array()}
+    return Structured(spec, ACTION, observe=observe)
 
 
 @pytest.fixture
@@ -70,7 +58,7 @@ def is_all(timestep: dm_env.TimeStep, number: int) -> bool:
 def test_what_the_socket_does_not_take_is_not_changed_by_the_next_step(
     unsent: list[bool],
 ) -> None:
-    with serve(InPlace) as server, make(server.address) as env:
+    with serve(in_place) as server, make(server.address) as env:
         assert is_all(env.reset(), 1)
         for number in range(2, 6):
             assert is_all(env.step({"action": 1}), number)
@@ -83,7 +71,7 @@ def test_what_the_socket_does_not_take_is_not_changed_by_the_next_step(
 
 @pytest.mark.parametrize("size", [1, 4_000, 5_000, 20_000, 70_000])
 def test_answers_of_any_size_are_whole(size: int) -> None:
-    with serve(lambda: InPlace(size)) as server:
+    with serve(lambda: in_place(size)) as server:
         with make(server.address) as env:
             assert is_all(env.reset(), 1)
             for number in range(2, 30):
@@ -98,33 +86,15 @@ def test_answers_of_any_size_are_whole(size: int) -> None:
                 assert timestep.observation["number"].tolist() == [number] * 3
 
 
-class Many(dm_env.Environment):
+def many(count: int) -> Structured:
     """Has so many observations that one system call would not take their parts."""
-
-    def __init__(self, count: int):
-        self._names = [f"observation {number}" for number in range(count)]
-        self._number = 0
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observation())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.5, self._observation())
-
-    def _observation(self) -> dict[str, Any]:
-        self._number += 1
-        return {name: np.full(100, self._number, np.float32) for name in self._names}
-
-    def observation_spec(self) -> Any:
-        return {name: specs.Array((100,), np.float32, name) for name in self._names}
-
-    def action_spec(self) -> Any:
-        return {}
+    spec = {f"observation {number}": array(100) for number in range(count)}
+    return Structured(spec, {}, observe=lambda step: dict.fromkeys(spec, np.full(100, step + 1.0)))
 
 
 @pytest.mark.parametrize("count", [64, 65, 700])
 def test_an_answer_of_many_observations_is_whole(count: int) -> None:
-    with serve(lambda: Many(count)) as server, make(server.address) as env:
+    with serve(lambda: many(count)) as server, make(server.address) as env:
         env.reset()
         for number in range(2, 6):
             observation = env.step({}).observation

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -19,6 +18,7 @@ from dm_env_rpc_client.transports.endpoint import Transport
 from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 from tests.reliability.hostile.served import Served as Process
 from tests.reliability.recording import Seen
+from tests.server.structures.hosted import Structured
 from tests.support.scripted import ServerProcess
 
 pytestmark = pytest.mark.row(58)
@@ -30,31 +30,13 @@ MOST_MIB = 16
 MILLION = 1_000_000
 
 
-class Large(dm_env.Environment):
-    """Has an observation of a given size, for which it takes memory with a step only.
-
-    Args:
-      side: of the observation, float32 [side, side].
-    """
-
-    def __init__(self, side: int = 1024):
-        self._side = side
-
-    def action_spec(self) -> specs.Array:
-        return specs.DiscreteArray(2)
-
-    def observation_spec(self) -> specs.Array:
-        return specs.Array((self._side, self._side), np.float32, "frame")
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(np.ones((self._side, self._side), np.float32))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, np.ones((self._side, self._side), np.float32))
+def large(side: int = 1024) -> Structured:
+    """Has an observation float32 [side, side], for which it takes memory with a step only."""
+    return Structured(specs.Array((side, side), np.float32), specs.DiscreteArray(2))
 
 
 FACTORIES: dict[str, Callable[..., Any]] = {
-    "Large": Large,
+    "Large": large,
     "carts": cart_pole,
     "cart_batches": cart_poles,
 }

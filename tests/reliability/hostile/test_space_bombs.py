@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import dm_env
 import gymnasium
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.tensors.memory_limits import DEFAULT
 from tests.reliability.hostile.served import heard, measured
 from tests.reliability.recording import Seen
+from tests.server.structures.hosted import Structured
 from tests.support import forks
 
 TRANSPORTS = ["http2"]
@@ -198,34 +198,23 @@ def test_the_error_says_what_does_not_fit_and_what_to_do() -> None:
     assert "Limits.message_bytes" in str(it.value)
 
 
-class Wide(dm_env.Environment):
+def never(step: int) -> Any:
+    raise AssertionError("never reset")
+
+
+def made_wide(size: int = 1 << 26, side: str = "observation", bounds: bool = False) -> Structured:
     """Has a spec of an array of a size that is never made."""
-
-    def __init__(self, size: int = 1 << 26, side: str = "observation", bounds: bool = False):
-        spec: specs.Array = specs.Array((size,), np.float64)
-        if bounds:
-            spec = specs.BoundedArray((1,), np.float64, 0, 1)
-            spec._shape = (size,)
-        small = specs.DiscreteArray(2)
-        self._specs = {side: {"wide": spec}, "other": {"small": small}}
-        self._side = side
-
-    def action_spec(self) -> Any:
-        return self._specs["action" if self._side == "action" else "other"]
-
-    def observation_spec(self) -> Any:
-        return self._specs["observation" if self._side == "observation" else "other"]
-
-    def reset(self) -> dm_env.TimeStep:
-        raise AssertionError("never reset")
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        raise AssertionError("never stepped")
+    spec: specs.Array = specs.Array((size,), np.float64)
+    if bounds:
+        spec = specs.BoundedArray((1,), np.float64, 0, 1)
+        spec._shape = (size,)
+    both = {"wide": spec}, {"small": specs.DiscreteArray(2)}
+    return Structured(*(both if side == "observation" else both[::-1]), observe=never)
 
 
 @pytest.fixture(scope="module")
 def wide() -> Iterator[str]:
-    with serve(Wide) as server:
+    with serve(made_wide) as server:
         yield server.address
 
 
