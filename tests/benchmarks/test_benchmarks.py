@@ -6,13 +6,12 @@ The bounds of the quick tests are weak, for they run beside others on machines o
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from tests.benchmarks import table
-from tests.benchmarks.__main__ import SECTIONS, main
+from tests.benchmarks.__main__ import SECTIONS
 from tests.benchmarks.results import Target
 from tests.benchmarks.settings import Settings
 from tests.peers import cpp_peers
@@ -83,13 +82,3 @@ def test_every_target_is_met(addresses: tuple[str, str], name: str) -> None:
     section = SECTIONS[name](Settings(*addresses, ROUNDS))
     print(table.text([section]))
     assert [str(target) for target in section.targets if not target.is_met] == []
-
-
-def test_the_command_prints_one_section(capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main(["--quick", "--rounds", "2", "--only", "waiting", "--json"])
-    except MissingToolchainError as error:
-        skip("cpp peer", str(error))
-    (section,) = json.loads(capsys.readouterr().out)
-    assert section["section"] == "waiting"
-    assert code == (0 if all(target["is_met"] for target in section["targets"]) else 1)

@@ -75,25 +75,6 @@ class MovesTheAgentsOfAllWorlds(Session):
 
 
 @breaks("a_step_changes_its_own_world_only")
-class EndsTheSequencesOfAllWorlds(Session):
-    is_ended = False
-
-    def begin(self) -> None:
-        super().begin()
-        self.is_ended = False
-
-    def act(self, actions: Mapping[str, Any]) -> int:
-        if self.is_ended:
-            self.running = False
-            return int(pb2.TERMINATED)
-        state = super().act(actions)
-        if state != pb2.RUNNING:
-            for agent in _others(self):
-                agent.is_ended = True  # type: ignore[attr-defined]
-        return state
-
-
-@breaks("a_step_changes_its_own_world_only")
 class DrawsFromOneSeededGenerator(Session):
     """A world repeats itself, because it seeds the generator, unless another draws from it too."""
 

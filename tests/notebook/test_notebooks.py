@@ -71,17 +71,6 @@ def executed(
             yield {name: pool.submit(execute, sources.read(name), folder / name) for name in NAMES}
 
 
-def test_there_are_the_notebooks_that_were_promised() -> None:
-    assert NAMES == [
-        "01_a_first_environment",
-        "02_exploring_with_widgets",
-        "03_an_agent_that_learns",
-        "04_many_environments",
-        "05_a_server_of_your_own",
-        "06_bridges",
-    ]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_from_top_to_bottom(
     name: str, executed: dict[str, concurrent.futures.Future[Any]], request: pytest.FixtureRequest

@@ -9,7 +9,6 @@ import pytest
 from tests.reliability import report
 from tests.reliability.report import FAILED, PASSED
 from tests.reliability.scorecard import ROWS, files_of
-from tests.support.programs import run_python
 
 TRANSPORTS = ["http2"]
 
@@ -20,24 +19,6 @@ def test_every_row_has_tests_or_is_known_not_to() -> None:
     assert list(ROWS) == sorted(ROWS)
     assert set(files_of()) <= set(ROWS)
     assert set(ROWS) - set(files_of()) <= NOT_THERE_YET
-
-
-def test_the_command_runs_a_row_and_writes_what_it_saw(tmp_path: Path) -> None:
-    # The gate's options, such as the coverage that is required, are not for this run.
-    finished = run_python(
-        *("-m", "tests.reliability", "--quick", "--rows", "18"),
-        *("--reports", tmp_path, "--markdown", tmp_path / "run.md"),
-        environment={"PYTEST_ADDOPTS": ""},
-    )
-    said = finished.stdout.replace("\n    ", " ")
-    assert "18 refused states; 18 of 18 tests passed; grpc and http2" in said
-    row = report.read(ROWS[18], tmp_path / "row-18-quick.xml")
-    assert row.counts == {"refused_states": 18}
-    assert (
-        "| 18 | state 0, state 99, transitions that the protocol does not allow | "
-        "ProtocolError; never a TimeStep | a LAST that is false | passed: "
-        in (tmp_path / "run.md").read_text()
-    )
 
 
 REPORT = """<testsuites><testsuite time="1.5">

@@ -8,36 +8,14 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from dm_env_rpc_client import BatchedEnvironment
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from tests.benchmarks.cheap import PAYLOADS
 from tests.scale.__main__ import main
-from tests.scale.fakes import fake
 from tests.scale.measuring import MAX_CONNECTIONS, actions, opened, served
 
 SCALAR, *_ = PAYLOADS
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "explanations" / "scale.md"
-
-
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_fake_answers_as_the_server_did(payload: str) -> None:
-    shape, dtype = PAYLOADS[payload]
-    with fake(payload) as server:
-        server.answer_after(0.001)
-        with BatchedEnvironment(server.address, 5, {"payload": payload}) as envs:
-            assert envs.reset().first().all()
-            for _ in range(3):
-                timestep = envs.step(actions(5))
-            assert timestep.mid().all()
-            assert timestep.reward.tolist() == [1.0] * 5
-            observation = timestep.observation["observation"]
-            assert (observation.shape, observation.dtype) == ((5, *shape), dtype)
-        with RemoteVectorEnv(server.address, 3) as vector:
-            vector.reset()
-            assert vector.step(np.ones(3, np.int32))[1].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.slow)])
