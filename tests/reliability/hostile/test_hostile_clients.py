@@ -387,12 +387,12 @@ def client_hellos(where: Where, count: int) -> list[Outcome]:
     return []
 
 
-ATTACKS: list[Attack] = [silent_connections, large_metadata, client_hellos]
+STRANGERS: list[Attack] = [silent_connections, large_metadata, client_hellos]
 
 
 @pytest.mark.row(50)
 @pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", STRANGERS)
 @pytest.mark.parametrize("scale", SCALES)
 def test_row_50_attacks(
     scale: int, attack: Attack, processes: int, seen: Seen, tmp_path: Path
