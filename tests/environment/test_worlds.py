@@ -8,19 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.rpc import code_pb2
 
 from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
-    connect,
-    create_world,
-    destroy_world,
-    join_world,
-    leave_world,
     make,
     pack_tensor,
-    reset_world,
 )
 from dm_env_rpc_client.server import Server, serve
 from tests.support.environments import Robot
@@ -38,30 +31,6 @@ def test_settings_are_nested_or_flat_values_or_tensors(settings: dict[str, Any])
     with serve(Robot) as server, make(server.address, settings) as env:
         assert env.action_spec()["arm"]["torque"].shape == (2,)
         assert env.observation_spec()["camera"]["rgb"].shape == (7, 5, 3)
-
-
-def test_one_step_at_a_time(catch_server: Server) -> None:
-    with connect(catch_server.address) as connection:
-        first = create_world(connection, {"rows": 3})
-        second = create_world(connection)
-        assert first != second
-        with join_world(connection, first) as env:
-            assert env.reset().observation["board"].shape == (3, 5)
-            with pytest.raises(DmEnvRpcError, match="leave it first") as caught:
-                destroy_world(connection, first)
-            assert caught.value.code == code_pb2.FAILED_PRECONDITION
-            env.step({"paddle": 1})
-            reset_world(connection, first)
-            assert env.step({"paddle": 1}).first()
-        leave_world(connection)
-        reset_world(connection, second, {"rows": 6})
-        with join_world(connection, second) as env:
-            assert env.reset().observation["board"].shape == (6, 5)
-        for name in (first, second):
-            destroy_world(connection, name)
-        with pytest.raises(DmEnvRpcError, match="no world") as caught:
-            destroy_world(connection, first)
-        assert caught.value.code == code_pb2.NOT_FOUND
 
 
 def test_an_adaptor_class_may_take_keywords_of_its_own(catch_server: Server) -> None:

@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import dm_env
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
     EnvironmentsFailedError,
     SpecError,
-    make,
 )
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
-from dm_env_rpc_client.protocol.batches import STEP_TYPE
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.known import cart_poles
-from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.sameness import same
 
 
 def entry_point(num_envs: int = 2) -> Any:
     return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
-
-
-def test_a_reset_begins_episodes_in_the_rows_of_its_mask_alone() -> None:
-    def rows() -> SyncVectorEnv:
-        makes = [functools.partial(Masked, length=length) for length in (1, 2, 3)]
-        return SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
-
-    with serve(rows) as server, make(server.address, {"num_envs": 3}) as env:
-
-        def kinds(timestep: dm_env.TimeStep) -> list[int]:
-            shown.append(timestep.observation["observation"].argmax(1))
-            return list(timestep.observation[STEP_TYPE])
-
-        def step() -> dm_env.TimeStep:
-            return env.step({"action": shown[-1]})
-
-        shown: list[Any] = []
-        assert kinds(env.reset()) == [0, 0, 0]
-        assert kinds(step()) == [2, 1, 1]
-        assert kinds(env.reset({"reset_mask": np.array([True, False, False])})) == [0, 1, 1]
-        assert kinds(step()) == [2, 2, 1]
-        assert kinds(env.reset()) == [0, 0, 0]
-        assert kinds(step()) == [2, 1, 1]
 
 
 def fixed(seed: int = 3) -> Any:

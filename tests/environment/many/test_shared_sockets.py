@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import dm_env
 import grpc
 import numpy as np
 import pytest
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
-    Connection,
     ConnectionClosedError,
     ConnectionLostError,
     EnvironmentsFailedError,
@@ -25,7 +22,6 @@ from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.http2.client.connecting import open_connection
-from dm_env_rpc_client.transports.http2.client.connection import ClientConnection
 from dm_env_rpc_client.transports.streams import plain_memory
 from tests.compliance import playground
 from tests.support.environments import Echo
@@ -33,14 +29,6 @@ from tests.support.scripted import extension, settles
 from tests.support.serving import serving
 
 TRANSPORTS = ["http2"]
-
-LOOKS = (
-    (ClientConnection, "take_arrived"),
-    (ClientConnection, "advance"),
-    (Connection, "has_unread"),
-    (Connection, "poll"),
-)
-
 
 server = serving(Echo, max_connections=2000, max_worlds=2000, scope="function")
 
@@ -101,57 +89,6 @@ def _action(envs: BatchedEnvironment, numbers: Any) -> dict[str, Any]:
         )
         for name, spec in envs.action_spec().items()
     }
-
-
-def test_to_receive_from_one_does_not_look_at_each_of_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    count, turns = 32, 20
-    looks = 0
-    released = threading.Event()
-
-    class Held(Echo):
-        def __init__(self, is_held: bool):
-            super().__init__()
-            self._is_held = is_held
-
-        def step(self, action: Any) -> dm_env.TimeStep:
-            if self._is_held:
-                released.wait(60)
-            return super().step(action)
-
-    def counted(kind: type, name: str) -> Any:
-        original = getattr(kind, name)
-
-        def look(*arguments: Any) -> Any:
-            nonlocal looks
-            looks += 1
-            return original(*arguments)
-
-        return look
-
-    with (
-        serve(Held, threads="world") as held,
-        BatchedEnvironment(
-            held.address, count, lambda index: {"is_held": index > 0}, num_batches=0
-        ) as envs,
-    ):
-        try:
-            envs.reset()
-            envs.send({"value": np.arange(count)})
-            envs.recv()
-            for kind, name in LOOKS:
-                monkeypatch.setattr(kind, name, counted(kind, name))
-            for value in range(turns):
-                envs.send({"value": np.array([value])}, [0])
-                timestep, ids = envs.recv()
-                assert (ids.tolist(), timestep.observation["value"].tolist()) == ([0], [value])
-            # Each of the others may be looked at once a second.
-            assert looks < turns * count / 2
-        finally:
-            released.set()
-        _, others = envs.recv(count - 1)
-        assert set(others.tolist()) == set(range(1, count))
 
 
 def test_closing_or_losing_one_leaves_the_others(server: Server) -> None:

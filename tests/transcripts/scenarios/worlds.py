@@ -116,10 +116,6 @@ def reopened(scene: Scene) -> None:
         d.destroy_world(again, world)
 
 
-def _short(**settings: Any) -> Counter:
-    return Counter(length=1, **settings)
-
-
 def existing(scene: Scene) -> None:
     """An environment that exists has one world at a time."""
     address = scene.serve(Counter(start=4))
