@@ -4,7 +4,6 @@ from tests.transcripts.scenarios import (
     batches,
     bridges,
     errors,
-    foreign,
     games,
     gymnasium_spaces,
     gymnasium_ways,
@@ -33,7 +32,6 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         properties,
         restarts,
         one_file,
-        foreign,
         bridges,
     )
 }
