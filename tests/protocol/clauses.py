@@ -20,6 +20,7 @@ class Clause(NamedTuple):
 
 
 ADAPTOR = "environment/test_dm_env_adaptor"
+IDLE = "server/test_idle_worlds"
 LOG = "server/test_error_log"
 LIFECYCLE = "protocol/test_lifecycle"
 MACHINE = "protocol/test_state_machine"
@@ -199,13 +200,13 @@ _TABLE: dict[tuple[str, str], list[tuple[str, str]]] = {
          f"{SHARED}::test_reset_world_waits_until_all_others_have_heard"),
         ("the name in the answer is unique", f"{WORLDS}::test_one_step_at_a_time"),
         ("a server with one world may leave the name empty and refuse to create more",
-         f"{SHARED}::test_the_only_world_of_a_server_has_no_name"),
+         f"{IDLE}::test_the_only_world_of_a_server_has_no_name_and_never_ends"),
         ("a server may have a world that nobody creates",
-         f"{SHARED}::test_the_only_world_of_a_server_has_no_name"),
+         f"{IDLE}::test_the_only_world_of_a_server_has_no_name_and_never_ends"),
     ],
     ("reference", "Multiple world support"): [
         ("a server may have several worlds", f"{WORLDS}::test_one_step_at_a_time"),
-        ("or one only", f"{SHARED}::test_the_only_world_of_a_server_has_no_name"),
+        ("or one only", f"{IDLE}::test_the_only_world_of_a_server_has_no_name_and_never_ends"),
         ("worlds are independent of each other",
          "server/test_threads::test_others_go_on_while_a_step_does_not_end"),
     ],

@@ -128,8 +128,12 @@ def test_worlds_end_in_the_order_of_their_clients(closed: list[int]) -> None:
 
 
 @pytest.mark.parametrize("only", [Race(), SharedWorld(Race())], ids=["game", "world"])
-def test_the_only_world_of_a_server_never_ends(only: Any) -> None:
+def test_the_only_world_of_a_server_has_no_name_and_never_ends(only: Any) -> None:
     with serve(only, idle_world_seconds=0.0) as server:
+        with connect(server.address) as connection:
+            for request in (dm_env_rpc_pb2.CreateWorldRequest, dm_env_rpc_pb2.DestroyWorldRequest):
+                with pytest.raises(DmEnvRpcError, match="one world, with the empty name"):
+                    connection.send(request())
         for _ in range(3):
             with connect(server.address) as connection, join_world(connection, ""):
                 assert server.agent_count == 1

@@ -25,7 +25,6 @@ from dm_env_rpc_client import (
     connect,
     create_world,
     destroy_world,
-    dm_env_rpc_pb2,
     join_world,
     reset_world,
 )
@@ -290,17 +289,6 @@ def test_a_game_that_exits_fails_for_all_who_step_and_takes_no_action_twice() ->
         again = [players.threads.submit(env.step, STAY) for env in left]
         assert [each.result(30).step_type for each in again] == [MID] * 2
         assert [len(actions) for actions in Exiting.taken] == [3, 2]
-
-
-def test_the_only_world_of_a_server_has_no_name() -> None:
-    with serve(Race(players=2)) as only, connect(only.address) as first, first.reopen() as second:
-        for request in (dm_env_rpc_pb2.CreateWorldRequest, dm_env_rpc_pb2.DestroyWorldRequest):
-            with pytest.raises(DmEnvRpcError, match="one world, with the empty name"):
-                first.send(request())
-        with join_world(first, "") as here, join_world(second, "") as there:
-            future = here.step_async(STAY)
-            assert there.step(STAY).first()
-            assert future.result(20).first()
 
 
 def test_a_step_that_waits_ends_when_its_world_is_closed() -> None:

@@ -48,20 +48,6 @@ def test_a_getter_that_fails_is_no_fault_of_its_reader_or_writer(server: Any) ->
             assert len(server.errors) == number
 
 
-def test_a_factory_that_fails_without_settings_is_at_fault() -> None:
-    def broken(**settings: Any) -> Any:
-        raise ValueError("no device")
-
-    with Server(broken) as server:
-        with pytest.raises(DmEnvRpcError, match="no device") as caught:
-            make(server.address)
-        assert caught.value.code == code_pb2.INTERNAL
-        assert len(server.errors) == 1
-        with pytest.raises(DmEnvRpcError, match="does not take these settings: no device"):
-            make(server.address, {"size": 1})
-        assert len(server.errors) == 1
-
-
 def test_the_settings_of_all_worlds_are_limited_together(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

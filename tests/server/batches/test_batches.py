@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import threading
 import time
@@ -191,25 +190,6 @@ def test_a_client_finds_out_what_a_server_and_a_world_are() -> None:
             assert properties[batches.MAX_NUM_ENVS] == 16384
             with pytest.raises(DmEnvRpcError, match="no property"):
                 print(properties[batches.WORLD_NUM_ENVS])
-
-
-def test_the_reference_packages_client_steps_a_batch() -> None:
-    reference_connection = importlib.import_module("dm_env_rpc.v1.connection")
-    reference_adaptor = importlib.import_module("dm_env_rpc.v1.dm_env_adaptor")
-    with serve(Counting) as server:
-        connection = reference_connection.create_secure_channel_and_connect(server.address)
-        env, name = reference_adaptor.create_and_join_world(
-            connection, {"num_envs": 2, "rows.length": [2, 3]}, {}
-        )
-        action = {"push": np.array([0.5, -0.5], np.float32)}
-        seen = [env.reset(), *(env.step(action) for _ in range(4))]
-        kinds = [step.observation[batches.STEP_TYPE].tolist() for step in seen]
-        assert kinds == [[0, 0], [1, 1], [2, 1], [0, 2], [1, 0]]
-        assert seen[1].reward.tolist() == [0.5, -0.5]
-        assert seen[2].discount.tolist() == [0.0, 1.0]
-        env.close()
-        connection.close()
-        assert name
 
 
 class Wordy(Counting):

@@ -74,17 +74,6 @@ def test_all_addresses_of_a_name_are_served(address: str, streams: Streams, path
     assert not path.exists()
 
 
-@pytest.mark.parametrize("prefix", ["unix:", "unix://"])
-def test_the_file_of_a_server_that_was_killed_is_replaced(
-    prefix: str, streams: Streams, path: Path
-) -> None:
-    with socket.socket(socket.AF_UNIX) as killed:
-        killed.bind(str(path))
-        killed.listen()
-    with listening_at(streams, f"{prefix}{path}"):
-        assert is_answered(f"unix:{path}")
-
-
 @pytest.mark.parametrize("is_full", [False, True])
 def test_the_file_of_a_server_that_runs_is_left(
     is_full: bool, streams: Streams, path: Path
