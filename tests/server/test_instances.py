@@ -203,15 +203,6 @@ def test_settings_and_properties_of_a_wrapped_environment(is_instance: bool) -> 
         assert PropertiesExtension(env.connection)["steps"] == 1
 
 
-def test_a_dict_with_a_single_name_needs_no_setting() -> None:
-    with serve({"where": Where}) as server:
-        for settings in ({}, {"environment": "where"}):
-            with make(server.address, settings) as env:
-                assert env.reset().first()
-        with pytest.raises(DmEnvRpcError, match="is 'other'; expected one of: 'where'"):
-            make(server.address, {"environment": "other"})
-
-
 def test_a_dict_has_instances_beside_factories() -> None:
     one, other = Level(), Level()
     with serve({"one": one, "other": other, "where": Where}) as server:

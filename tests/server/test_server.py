@@ -161,6 +161,8 @@ def test_several_environments_are_picked_by_a_setting() -> None:
         for settings in ({}, {"environment": "chess"}, {"environment": 3}):
             with pytest.raises(DmEnvRpcError, match="one of: 'catch', 'echo'"):
                 make(server.address, settings)
+    with serve({"catch": Catch}) as server:
+        make(server.address).close()  # There is only one.
 
 
 def test_the_number_of_worlds_is_limited() -> None:

@@ -117,34 +117,8 @@ def test_others_go_on_while_a_step_does_not_end(transport: Any, made: list[Made]
         each.threads.the_one("constructor", "step", "close")
 
 
-def test_an_environment_that_was_slow_once_is_stepped_by_the_thread_that_reads(
-    made: list[Made],
-) -> None:
-    """Otherwise each of its quick steps would take a change of threads."""
-    with (
-        serve(Made) as server,
-        make(server.address) as env,
-        connect(server.address) as other,
-    ):
-        env.reset()
-        level = made[0]
-        level.may_go_on.clear()
-        answer = env.submit_step({"go": 1})
-        assert level.is_in_step.wait(30)
-        assert PropertiesExtension(other).specs() == {}  # Another thread reads now.
-        level.may_go_on.set()
-        answer.result()
-
-        def is_led_again() -> bool:
-            step_all([env], 40)
-            return level.led[-1]
-
-        assert settles(is_led_again)
-        level.threads.the_one("constructor", "step")
-
-
-def test_the_lead_goes_back_with_the_next_request(made: list[Made]) -> None:
-    """Otherwise a server has one thread more from its first slow step on."""
+def test_the_lead_goes_back_after_a_slow_step(made: list[Made]) -> None:
+    """Otherwise a server has a thread more from then on, and quick steps a change of threads."""
     with serve(Made) as server, make(server.address) as env, connect(server.address) as other:
         env.reset()
         level = made[0]
@@ -166,7 +140,13 @@ def test_the_lead_goes_back_with_the_next_request(made: list[Made]) -> None:
             step_all([env], 1)
             return settles(lambda: count() == 2, 2.0)  # One leads, and one watches.
 
+        def is_led_again() -> bool:
+            step_all([env], 40)
+            return level.led[-1]
+
         assert settles(goes_back)
+        assert settles(is_led_again)
+        level.threads.the_one("constructor", "step")
 
 
 def test_the_lead_follows_the_world_that_is_stepped(made: list[Made]) -> None:
