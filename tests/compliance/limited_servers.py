@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -97,26 +96,6 @@ class Minimal(playground.Session):
         if kind not in ("join_world", "step", "leave_world"):
             raise playground.RequestError(f"{kind} is not known here", code_pb2.UNIMPLEMENTED)
         return super().carry_out(kind, request)
-
-
-class OneConnection(Minimal):
-    """Has a thread for one stream: others wait for their answers until that one has ended."""
-
-    is_gone = False
-
-    def stream(self, requests: Iterator[Any]) -> Iterator[Any]:
-        turn = vars(self.worlds).setdefault("turn", threading.Lock())
-        while not turn.acquire(timeout=0.01):
-            if self.is_gone:
-                return
-        try:
-            yield from super().stream(requests)
-        finally:
-            turn.release()
-
-    def gone(self) -> None:
-        self.is_gone = True
-        super().gone()
 
 
 _ONE = "the server accepts only one client at a time: "

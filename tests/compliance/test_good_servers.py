@@ -15,7 +15,7 @@ from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
 from dm_env_rpc_client.server import Catch, Race, serve
 from dm_env_rpc_client.tensors.specs import VariableArray, VariableBoundedArray
 from tests.compliance import playground
-from tests.compliance.limited_servers import Minimal, OneConnection
+from tests.compliance.limited_servers import Minimal
 from tests.reliability.recording import Seen
 from tests.support.stopwatch import Stopwatch, patience
 
@@ -192,16 +192,6 @@ def test_our_server_with_room_for_one_connection(told: int) -> None:
     assert len(passed) >= 60
     assert "a_joined_connection_cannot_join_another_world" in passed
     assert "worlds_are_independent" not in passed
-    assert stopwatch.within(patience(60.0))
-
-
-def test_a_minimal_server_with_room_for_one_connection() -> None:
-    options = Options(world_name="", timeout=patience(2.0), quiet_seconds=0.1)
-    stopwatch = Stopwatch()
-    with playground.serve(OneConnection) as address:
-        passed = outcomes(address, options)
-    assert len(passed) >= 30
-    assert "states_follow_each_other" in passed
     assert stopwatch.within(patience(60.0))
 
 

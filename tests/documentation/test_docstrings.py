@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -66,18 +66,10 @@ PROMISED = {
 }
 
 
-class Documented(NamedTuple):
-    """A public function, method, property or class."""
-
-    name: str
-    thing: Any
-    overridden: bool
-
-
-def public_things() -> Iterator[Documented]:
+def public_things() -> Iterator[tuple[str, Any]]:
+    """Yields each public function, method, property and class, with its name."""
     seen = set()
-    modules = [*PUBLIC_MODULES, "dm_env_rpc_client.errors"]
-    for module_name in modules:
+    for module_name in (*PUBLIC_MODULES, "dm_env_rpc_client.errors"):
         module = importlib.import_module(module_name)
         for name in module.__all__:
             thing = getattr(module, name)
@@ -85,25 +77,17 @@ def public_things() -> Iterator[Documented]:
             if id(thing) in seen or not home.startswith("dm_env_rpc_client") or "_pb2" in home:
                 continue
             seen.add(id(thing))
-            yield Documented(f"{module_name}.{name}", thing, False)
+            yield f"{module_name}.{name}", thing
             if inspect.isclass(thing):
                 for member, value in vars(thing).items():
                     if not member.startswith("_"):
-                        inherited = any(
-                            inspect.getdoc(getattr(base, member, None))
-                            for base in thing.__mro__[1:]
-                            if hasattr(base, member)
-                        )
-                        yield Documented(f"{module_name}.{name}.{member}", value, inherited)
+                        yield f"{module_name}.{name}.{member}", value
 
 
 def function_of(thing: Any) -> Callable[..., Any] | None:
     """The function behind a function, a method or a class method."""
     unwrapped = getattr(thing, "__func__", thing)
     return unwrapped if inspect.isfunction(unwrapped) else None
-
-
-THINGS = list(public_things())
 
 
 def documented_modules() -> Iterator[Any]:
@@ -157,7 +141,7 @@ def sections_of(text: str) -> dict[str, list[str]]:
 
 def test_sections_have_the_arguments_of_the_signature_and_the_errors_that_are_raised() -> None:
     seen = 0
-    for name, thing, _ in THINGS:
+    for name, thing in public_things():
         function = thing.__init__ if inspect.isclass(thing) else function_of(thing)
         if function is None:
             continue

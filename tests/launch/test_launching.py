@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, LaunchError, make, make_async
-from dm_env_rpc_client.client.connect_options import CONNECT_SECONDS, ConnectOptions
 from dm_env_rpc_client.environment.server_location import launched
 from dm_env_rpc_client.launch import Launch, from_process
-from dm_env_rpc_client.launch.processes import START_SECONDS
-from dm_env_rpc_client.launch.specs import launcher_of
 from tests.launch.processes import AT_PORT, ECHO, supervisors
 from tests.support.scripted import settles
 
@@ -33,11 +30,6 @@ def _all_end() -> Any:
 def test_the_timeout_holds_for_a_server_that_is_launched(make: Any) -> None:
     with pytest.raises(LaunchError, match=r"did not answer at localhost:\d+ within 0.3 s"):
         make("process:sleep 100 {port}", timeout=0.3)
-
-
-def test_a_server_that_is_launched_has_more_time_if_nothing_is_said() -> None:
-    launcher: Any = launcher_of("process:engine {port}", ConnectOptions())
-    assert launcher.keywords["timeout"] == START_SECONDS > CONNECT_SECONDS
 
 
 def test_settings_that_the_constructor_refuses_end_the_server() -> None:

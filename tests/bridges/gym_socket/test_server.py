@@ -75,17 +75,6 @@ def test_a_session_byte_for_byte(server: Server) -> None:
     assert not server.errors
 
 
-def test_a_time_limit_is_told_from_an_end() -> None:
-    factory = functools.partial(hosted.Counter, length=1, discount=1.0)
-    with hosting(factory) as (_, environment):
-        environment.reset()
-        last = environment.step(0)
-        assert last.last()
-        assert last.discount == 1.0
-        assert environment.info["TimeLimit.truncated"] is True
-        assert environment.info["pid"] > 0
-
-
 def test_an_info_that_contradicts_the_end_is_corrected() -> None:
     class Limited(hosted.Counter):
         def step(self, action: Any) -> dm_env.TimeStep:

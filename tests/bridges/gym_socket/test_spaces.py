@@ -91,17 +91,6 @@ def test_bounds_that_gymnasium_does_not_allow_are_the_largest_numbers(dtype: Any
     assert (read.high[0], read.low[1]) == (np.inf, -np.inf)
 
 
-def test_pixels_are_uint8_and_other_boxes_float64_unless_told_otherwise() -> None:
-    pixels = {"type": "Box", "shape": [2, 2], "low": [0] * 4, "high": [255] * 4}
-    assert space_json.from_json(pixels, "o") == spaces.Box(0, 255, (2, 2), np.uint8)
-    assert space_json.from_json(pixels, "o", np.float32).dtype == np.float32
-    endless = {"type": "Box", "shape": [2], "low": [-1e30, 0.5], "high": [1e30, 2]}
-    assert space_json.from_json(endless, "o").dtype == np.float64
-    wide: Any = space_json.from_json(endless, "o", np.int64)
-    assert wide.low.tolist() == [-(2**63), 0]
-    assert wide.high.tolist() == [2**63 - 1, 2]
-
-
 def test_a_space_of_an_unknown_type_is_named() -> None:
     graph = spaces.Graph(spaces.Discrete(2), None)
     value = space_json.to_json(spaces.Tuple((graph,)), "action")
