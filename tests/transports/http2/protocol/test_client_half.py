@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import struct
 
-import hpack
 import pytest
 
 from dm_env_rpc_client import ConnectionLostError, DmEnvRpcClientError, ProtocolError
@@ -15,21 +14,14 @@ from tests.transports.client_call import (
     LIMIT,
     feed,
     framing,
-    received,
     take_outbound,
 )
 from tests.transports.frames import (
-    ACK,
-    CONTINUATION,
-    END_HEADERS,
     END_STREAM,
     GOAWAY,
     HEADERS,
-    PADDED,
     PING,
     RST_STREAM,
-    SETTINGS,
-    WITH_PRIORITY,
     data,
     frame,
     goaway,
@@ -39,52 +31,6 @@ from tests.transports.frames import (
     reset,
     window_update,
 )
-
-RANDOM = random.Random(1).randbytes(150_000)
-MESSAGES = [b"", b"x", bytes(range(100)), b"ab" * 40_000, bytes(9), RANDOM]
-
-
-def transcript() -> bytes:
-    """A stream with everything in it that is legal."""
-    encoder = hpack.Encoder()
-    block = encoder.encode([*frames.RESPONSE, ("long", "x" * 30_000)])
-    content = b"".join(map(grpc_message, MESSAGES))
-    pieces = [content[:3], content[3:7], content[7:90_000], b"", content[90_000:]]
-    interim = encoder.encode([(":status", "103")])
-    return b"".join(
-        (
-            frames.settings(window=100_000, frame=20_000, streams=3),
-            frame(HEADERS, interim, END_HEADERS, 1),
-            frame(SETTINGS, flags=ACK),
-            frame(HEADERS, b"\x02" + bytes(5) + block[:10] + bytes(2), PADDED | WITH_PRIORITY, 1),
-            frame(CONTINUATION, block[10:1_000], 0, 1),
-            frame(CONTINUATION, block[1_000:], END_HEADERS, 1),
-            data(pieces[0]),
-            frame(PING, b"question"),
-            data(b"\x07" + pieces[1] + bytes(7), PADDED),
-            frame(0x77, bytes(100_000), 0x12, 1),
-            data(pieces[2]),
-            data(b"\x00" + pieces[3], PADDED),
-            frame(frames.PRIORITY, bytes(5), 0, 1),
-            window_update(1, 1_000),
-            data(pieces[4]),
-            goaway(1, 0, b"bye"),
-            frame(HEADERS, encoder.encode(frames.OK), END_HEADERS | END_STREAM, 1),
-        )
-    )
-
-
-@pytest.mark.parametrize(
-    "size", [1, pytest.param(2, marks=pytest.mark.slow), 13, 100, 4_096, 65_536, 1 << 20]
-)
-def test_bytes_may_come_in_pieces_of_any_size(size: int) -> None:
-    client = framing()
-    contents = transcript()
-    for start in range(0, len(contents), size):
-        feed(client, contents[start : start + size])
-    assert received(client) == MESSAGES
-    with pytest.raises(ConnectionLostError, match="ended the stream"):
-        raise client.failure or AssertionError
 
 
 def test_the_windows_are_opened_again_long_before_they_close() -> None:
@@ -148,6 +94,11 @@ LOST = {
     "closed in its first frame": (frames.settings()[:7], "UNAVAILABLE", "before sending anything"),
     "closed": (greeting(), "UNAVAILABLE", "closed the connection"),
     "OK": (last(*frames.OK), "OK", "ended the stream"),
+    "OK behind an interim response": (
+        first((":status", "103")) + last(*frames.OK)[len(frames.settings()) :],
+        "OK",
+        "ended the stream",
+    ),
     "a status": (
         last(("grpc-status", "8"), ("grpc-message", "too%20many%2E")),
         "RESOURCE_EXHAUSTED",
