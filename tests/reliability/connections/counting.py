@@ -64,28 +64,44 @@ class _Interrupt(BaseException):
 
 
 class Way(NamedTuple):
-    """How the environment is opened, and what a step returns: the count of each row."""
+    """A way to step environments that observe one number.
 
-    opened: Callable[[str], Any]
-    step: Callable[[Any], Any]
+    Attributes:
+      opened: makes one whose sequence has begun, from an address, settings and what `make` takes.
+      step: takes a step, and returns what each row observes.
+      rows: how many there are.
+    """
+
+    opened: Callable[..., Any]
+    step: Callable[[Any], list[int]]
+    rows: int = 1
 
 
 class _KeptFuture:
     """A future that an interrupt leaves is asked once more."""
 
-    def __init__(self, address: str):
-        self._env = make(address)
+    def __init__(self, env: Any):
+        self._env = env
         self._future: Any = None
+        self.reset, self.close = env.reset, env.close
 
-    def step(self) -> int:
+    def step(self) -> list[int]:
         if self._future is None:
-            self._future = self._env.step_async({"value": 1})
+            self._future = self._env.step_async(_ACTION)
         timestep = self._future.result()
         self._future = None
-        return int(timestep.observation["count"])
+        return _shown(timestep)
 
-    def close(self) -> None:
-        self._env.close()
+
+_ACTION = {"value": 1}
+_NONE: dict[str, Any] = {}
+_ACTIONS = np.ones(_ROWS, np.int64)
+
+
+def _shown(timestep: dm_env.TimeStep) -> list[int]:
+    (numbers,) = timestep.observation.values()
+    shown: list[int] = np.ravel(numbers).tolist()
+    return shown
 
 
 def _begun(env: Any) -> Any:
@@ -93,46 +109,46 @@ def _begun(env: Any) -> Any:
     return env
 
 
-def _remote(address: str) -> Any:
+def _one(wrap: Callable[[Any], Any] = lambda env: env) -> Callable[..., Any]:
+    return lambda address, settings=_NONE, **how: _begun(wrap(make(address, settings, **how)))
+
+
+def _many(kind: Any, num_batches: int | None, count: int = _ROWS) -> Callable[..., Any]:
+    return lambda address, settings=_NONE, **how: _begun(
+        kind(address, count, settings, num_batches=num_batches, **how)
+    )
+
+
+def _remote(address: str, settings: Any = _NONE, **how: Any) -> Any:
     name = "dm_env_rpc_client.gymnasium:Remote-v0"
-    return _begun(gymnasium.make(name, address=address, disable_env_checker=True).unwrapped)
+    given = {"address": address, "create_world_settings": settings, **how}
+    return _begun(gymnasium.make(name, disable_env_checker=True, **given).unwrapped)
 
 
-def _batched(address: str, num_batches: int | None) -> Any:
-    return BatchedEnvironment(address, _ROWS, num_batches=num_batches)
+def _step_rows(env: Any) -> list[int]:
+    return _shown(env.step({"value": _ACTIONS}))
 
 
-def _step_batch(env: Any) -> Any:
-    return env.step({"value": [1] * _ROWS}).observation["count"].tolist()
-
-
-def _step_vector(env: Any) -> Any:
-    return env.step(np.ones(_ROWS, np.int64))[0].tolist()
+def _step_vector(env: Any) -> list[int]:
+    shown: list[int] = env.step(_ACTIONS)[0].tolist()
+    return shown
 
 
 WAYS = {
-    "make": Way(make, lambda env: [int(env.step({"value": 1}).observation["count"])]),
-    "rollout": Way(
-        make,
-        lambda env: [int(next(env.rollout([{"value": 1}])).observation["count"])],
-    ),
-    "future": Way(_KeptFuture, lambda env: [env.step()]),
+    "make": Way(_one(), lambda env: _shown(env.step(_ACTION))),
+    "rollout": Way(_one(), lambda env: _shown(next(env.rollout([_ACTION])))),
+    "future": Way(_one(_KeptFuture), lambda env: env.step()),
     "GymnasiumEnv": Way(
-        lambda address: _begun(GymnasiumEnv(make(address), unwrap_single=True)),
-        lambda env: [int(env.step(1)[0])],
+        _one(lambda env: GymnasiumEnv(env, unwrap_single=True)), lambda env: [int(env.step(1)[0])]
     ),
-    "batch": Way(lambda address: _batched(address, None), _step_batch),
-    "batch of one": Way(
-        lambda address: BatchedEnvironment(address, 1),
-        lambda env: env.step({"value": [1]}).observation["count"].tolist(),
-    ),
-    "streams": Way(lambda address: _batched(address, 0), _step_batch),
     "Remote-v0": Way(_remote, lambda env: [int(env.step(1)[0])]),
-    "RemoteVectorEnv": Way(lambda address: _begun(RemoteVectorEnv(address, _ROWS)), _step_vector),
-    "RemoteVectorEnv of streams": Way(
-        lambda address: _begun(RemoteVectorEnv(address, _ROWS, num_batches=0)),
-        _step_vector,
+    "batch": Way(_many(BatchedEnvironment, None), _step_rows, _ROWS),
+    "batch of one": Way(
+        _many(BatchedEnvironment, None, 1), lambda env: _shown(env.step({"value": [1]}))
     ),
+    "streams": Way(_many(BatchedEnvironment, 0), _step_rows, _ROWS),
+    "RemoteVectorEnv": Way(_many(RemoteVectorEnv, None), _step_vector, _ROWS),
+    "RemoteVectorEnv of streams": Way(_many(RemoteVectorEnv, 0), _step_vector, _ROWS),
 }
 
 
