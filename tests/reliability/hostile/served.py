@@ -111,29 +111,37 @@ def _answer_much(message: object, world: object) -> dm_env_rpc_pb2.Tensor:
 _EXTENSIONS: dict[Any, Any] = {dm_env_rpc_pb2.Tensor: _answer_much}
 
 
-def _be_a_server(told: Pipe, options: dict[str, Any], seconds: dict[str, float]) -> None:
+def _be_a_server(
+    told: Pipe, environment: Any, options: dict[str, Any], seconds: dict[str, float]
+) -> None:
     for name, value in seconds.items():
         assert hasattr(clients, name)
         setattr(clients, name, value)
     # As the command line does.
     gc.collect()
     gc.freeze()
-    with serve(Catch, transport="http2", extensions=_EXTENSIONS, **options) as server:
+    options = {"transport": "http2", "extensions": _EXTENSIONS, **options}
+    with serve(environment, **options) as server:
         told.send(server.address)
         with contextlib.suppress(EOFError):
             told.recv()
 
 
 @contextlib.contextmanager
-def served(seconds: dict[str, float] | None = None, **options: Any) -> Iterator[Served]:
+def served(
+    seconds: dict[str, float] | None = None, environment: Any = Catch, **options: Any
+) -> Iterator[Served]:
     """Runs a server.
 
     Args:
       seconds: times of the module `clients`, by name.
+      environment: what is served; a function or a class of a module.
       options: of `serve`.
     """
     told, heard = forks.context.Pipe()
-    process = forks.context.Process(target=_be_a_server, args=(heard, options, seconds or {}))
+    process = forks.context.Process(
+        target=_be_a_server, args=(heard, environment, options, seconds or {})
+    )
     process.start()
     heard.close()
     try:

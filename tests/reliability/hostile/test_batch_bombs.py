@@ -13,13 +13,12 @@ from google.rpc import code_pb2
 from dm_env_rpc_client import DmEnvRpcError, make
 from dm_env_rpc_client.client.connecting import connect
 from dm_env_rpc_client.environment.worlds import create_world
-from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.transports.endpoint import Transport
 from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 from tests.reliability.hostile.served import Served as Process
+from tests.reliability.hostile.served import served as hosted
 from tests.reliability.recording import Seen
 from tests.server.structures.hosted import Structured
-from tests.support.scripted import ServerProcess
 
 pytestmark = pytest.mark.row(58)
 
@@ -46,18 +45,11 @@ class Served(NamedTuple):
     """A server in another process, and the transport of both ends."""
 
     process: Process
-
     transport: Transport
 
     @property
     def address(self) -> str:
         return self.process.address
-
-
-def serve_until_killed(factory: str, transport: Transport) -> None:
-    with serve(FACTORIES[factory], transport=transport) as server:
-        print(server.address, flush=True)
-        server.wait()
 
 
 @pytest.fixture(
@@ -67,9 +59,8 @@ def serve_until_killed(factory: str, transport: Transport) -> None:
 )
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     factory, transport = request.param
-    program = f"from {__name__} import *; serve_until_killed({factory!r}, {transport!r})"
-    with ServerProcess(program) as server:
-        yield Served(Process(server.address, server.pid), transport)
+    with hosted(environment=FACTORIES[factory], transport=transport) as process:
+        yield Served(process, transport)
 
 
 LARGE = pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from dm_env_rpc_client.server import serve
 from tests.launch.standalone.interpreters import served
 from tests.mistakes.wrong_environments import CountdownEnv
 from tests.reliability.hostile.served import Served, heard, measured
+from tests.reliability.hostile.served import served as hosted
 from tests.reliability.recording import Seen
 from tests.support import forks
 
@@ -70,18 +71,11 @@ TEXTS: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
-def _be_a_server(pipe: Any) -> None:
-    with serve(CountdownEnv) as server:
-        pipe.send(server.address)
-        with contextlib.suppress(EOFError):
-            pipe.recv()
-
-
 @pytest.fixture(scope="module", params=["package", "one file"])
 def server(request: pytest.FixtureRequest) -> Iterator[Served]:
     if request.param == "package":
-        with forks.child(_be_a_server) as (pid, pipe):
-            yield Served(pipe.recv(), pid)
+        with hosted(environment=CountdownEnv) as running:
+            yield running
     else:
         with served(sys.executable, "hosted_gym:Many") as running:
             yield running
