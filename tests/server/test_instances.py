@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import logging
 import threading
@@ -29,46 +28,6 @@ from dm_env_rpc_client.server import Race, serve
 from tests.server.hosted import Where
 from tests.server.one_thread import Level
 from tests.support.scripted import settles
-
-
-@pytest.fixture(params=["http2", "grpc"])
-def transport(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-def test_one_thread_calls_it_for_all_clients(transport: Any) -> None:
-    level = Level()
-    with serve(level, transport=transport) as server:
-        with (
-            make(server.address, transport=transport) as env,
-            connect(server.address, transport=transport) as other,
-        ):
-            assert env.reset().observation["steps"] == 0
-            for number in range(1, 6):
-                assert env.step({"go": 1}).observation["steps"] == number
-            assert PropertiesExtension(env.connection)["steps"] == 5
-            assert env.reset({"gain": 3}).first()
-            assert env.step({}).reward == 3.0
-            # A ResetWorld waits until the agent's next step, in no thread of the environment.
-            with concurrent.futures.ThreadPoolExecutor() as executor:
-                reset = executor.submit(reset_world, other, "world-1")
-                interrupted = env.step({"go": 0})
-                while not interrupted.last():
-                    interrupted = env.step({"go": 0})
-                reset.result()
-        # Another world has that very environment.
-        with make(server.address, transport=transport) as env:
-            assert env.reset().observation["steps"] >= 6
-        assert level.threads.closed == 0
-        assert server.stop()
-        assert server.errors == []
-    assert level.threads.closed == 1
-    one = level.threads.the_one(
-        "reset", "step", "close", "configure", "getter", "properties", "default_actions",
-        "action_spec", "observation_spec",
-    )  # fmt: skip
-    assert one != threading.get_ident()
-    assert settles(lambda: one not in [thread.ident for thread in threading.enumerate()])
 
 
 @pytest.mark.parametrize(

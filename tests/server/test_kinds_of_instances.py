@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -24,8 +25,10 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import serve
 from tests.server.one_thread import STEP_SECONDS, Level, Threads
+from tests.support.scripted import settles
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -112,6 +115,9 @@ def play_level(address: str, **options: Any) -> None:
     with make(address, **options) as env:
         assert env.reset().first()
         assert env.step({"go": 1}).mid()
+        assert PropertiesExtension(env.connection)["steps"] >= 1
+        assert env.reset({"gain": 3}).first()
+        assert env.step({}).reward == 3.0
 
 
 def play_lamp(address: str, **options: Any) -> None:
@@ -153,19 +159,25 @@ class Kind(NamedTuple):
     two_rows: str
     noted: Callable[[Any], list[Any]] = lambda own: [own]
     """What notes the threads."""
+    called: tuple[str, ...] = ("reset", "step", "close")
+    """What is called, all in one thread."""
 
 
 ALONE = "'num_envs' is 2: this server hosts one.*pass a factory to"
 GAME = "hosts a PettingZooGame, but a batch can contain"
 KINDS: dict[str, Kind] = {
-    "dm_env": Kind(Level, play_level, "Level", ALONE),
+    "dm_env": Kind(
+        Level, play_level, "Level", ALONE,
+        called=("reset", "step", "close", "configure", "getter", "properties", "default_actions",
+                "action_spec", "observation_spec"),
+    ),
     "Gymnasium": Kind(Lamp, play_lamp, "Lamp", ALONE),
     "a vector": Kind(
         lamps, play_lamps, "SyncVectorEnv", "already has 3 rows", lambda own: list(own.envs)
     ),
     "PettingZoo": Kind(Duel, play_duel, "Duel", GAME),
     "taking turns": Kind(turns, play_turns, "raw_env", GAME, lambda own: []),
-}
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -202,4 +214,7 @@ def test_an_instance_has_one_world_at_a_time_and_one_thread(name: str, transport
         assert server.errors == []
         assert server.stop()
     assert [each.threads.closed for each in noted] == [1] * len(noted)
-    assert len({each.threads.the_one("reset", "step", "close") for each in noted}) <= 1
+    threads = {each.threads.the_one(*kind.called) for each in noted}
+    assert len(threads) <= 1
+    assert threading.get_ident() not in threads
+    assert settles(lambda: not threads & {thread.ident for thread in threading.enumerate()})
