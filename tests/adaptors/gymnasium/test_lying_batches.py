@@ -27,6 +27,7 @@ from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import Properties, serve
 from tests.adaptors.sameness import same
 from tests.support.environments import Echo
+from tests.travelling.environments.of_dm_env import Timed
 
 COUNT = 3
 
@@ -56,13 +57,26 @@ TEXTS: dict[str, tuple[str, str]] = {
 }
 
 
-class Lying(dm_env.Environment):
+class Lying(Timed):
     """A batch of three."""
 
     reset_settings = ("infos",)
 
     def __init__(self, num_envs: int = COUNT, lie: str = ""):
         self._lie = lie
+        shape = (COUNT, 2) if lie == "discounts" else (COUNT,)
+        super().__init__(
+            0,
+            spec={
+                "observation": specs.BoundedArray((COUNT,), np.float32, -1, 1, "observation"),
+                "step_type": specs.Array((COUNT,), np.uint8, "step_type"),
+                "row_errors": specs.StringArray((), name="row_errors"),
+                **({} if lie == "no infos" else {"gymnasium": specs.StringArray(())}),
+            },
+            action={"action": specs.BoundedArray((COUNT,), np.int64, 0, 1, "action")},
+            reward=specs.Array((COUNT,), np.float64, "reward"),
+            discount=specs.Array(shape, np.float64, "discount"),
+        )
         names = ("action_space", "observation_space")
         described = {n: space_json.to_json(getattr(Described, n), n, []) for n in names}
         text = describe_vector(
@@ -82,40 +96,22 @@ class Lying(dm_env.Environment):
     def configure(self, settings: Mapping[str, Any]) -> None:
         pass
 
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observed(0, ""))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        text = TEXTS[self._lie][0] if self._lie in TEXTS else ""
+    def infos(self) -> str:
         if self._lie in OF_NO_ROWS:
-            text = value_json.encode({"info": OF_NO_ROWS[self._lie]})
-        discount = np.ones((COUNT, 2) if self._lie == "discounts" else COUNT)
-        return dm_env.transition(np.ones(COUNT), self._observed(1, text), discount)
+            return value_json.encode({"info": OF_NO_ROWS[self._lie]})
+        return TEXTS[self._lie][0] if self._lie in TEXTS else ""
 
-    def _observed(self, kind: int, text: str) -> Any:
-        infos = {} if self._lie == "no infos" else {"gymnasium": text}
-        observation = np.zeros(COUNT, np.float32)
-        step_type = np.full(COUNT, kind, np.uint8)
-        return {"observation": observation, "step_type": step_type, "row_errors": "", **infos}
-
-    def action_spec(self) -> Any:
-        return {"action": specs.BoundedArray((COUNT,), np.int64, 0, 1, "action")}
-
-    def observation_spec(self) -> Any:
-        text = specs.StringArray((), name="gymnasium")
-        return {
-            "observation": specs.BoundedArray((COUNT,), np.float32, -1, 1, "observation"),
-            "step_type": specs.Array((COUNT,), np.uint8, "step_type"),
-            "row_errors": specs.StringArray((), name="row_errors"),
-            **({} if self._lie == "no infos" else {"gymnasium": text}),
+    def _told(self) -> dm_env.TimeStep:
+        is_first = self.steps == 0
+        values = {
+            "observation": np.zeros(COUNT, np.float32),
+            "step_type": np.full(COUNT, not is_first, np.uint8),
+            "row_errors": "",
+            **({} if self._lie == "no infos" else {"gymnasium": "" if is_first else self.infos()}),
         }
-
-    def reward_spec(self) -> Any:
-        return specs.Array((COUNT,), np.float64, "reward")
-
-    def discount_spec(self) -> Any:
-        shape = (COUNT, 2) if self._lie == "discounts" else (COUNT,)
-        return specs.Array(shape, np.float64, "discount")
+        if is_first:
+            return dm_env.restart(values)
+        return dm_env.transition(np.ones(COUNT), values, np.ones(self.discount_spec().shape))
 
 
 def play(address: str, lie: str) -> None:
@@ -200,9 +196,8 @@ class LyingOnce(Lying):
         infos = {"x": np.ones(COUNT), "_x": np.ones(COUNT, bool)}
         self._texts = ["{" if is_lying else value_json.encode({"info": infos})]
 
-    def step(self, action: Any) -> dm_env.TimeStep:
-        text = self._texts.pop() if self._texts else ""
-        return dm_env.transition(np.ones(COUNT), self._observed(1, text), np.ones(COUNT))
+    def infos(self) -> str:
+        return self._texts.pop() if self._texts else ""
 
 
 def test_infos_of_a_step_that_failed_elsewhere_are_not_those_of_the_next_step() -> None:

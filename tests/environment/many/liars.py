@@ -20,57 +20,46 @@ from dm_env_rpc_client.errors import DmEnvRpcClientError
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.recording import Recorder, read
 from tests.protocol.lies import COUNT, Lie, Values
+from tests.travelling.environments.of_dm_env import Timed
 
 
-class Liar(dm_env.Environment):
+class Liar(Timed):
     """A batch whose third step is a lie; the steps before are MID."""
 
     def __init__(self, num_envs: int, lie: str, lies: Mapping[str, Lie], mode: str):
-        self._count = num_envs
-        self._lie = lies[lie]
-        self._steps = 0
+        number = specs.Array((num_envs,), np.float64)
+        super().__init__(
+            0,
+            spec={
+                "value": specs.Array((num_envs,), np.float32, "value"),
+                batches.STEP_TYPE: specs.Array((num_envs,), np.uint8, batches.STEP_TYPE),
+                batches.ROW_ERRORS: specs.StringArray((), name=batches.ROW_ERRORS),
+            },
+            action={"move": specs.BoundedArray((num_envs,), np.int32, 0, 3, "move")},
+            reward=number.replace(name="reward"),
+            discount=number.replace(name="discount"),
+        )
+        self._count, self._lie = num_envs, lies[lie]
         self.properties = {
             batches.WORLD_NUM_ENVS: lambda: num_envs,
             batches.WORLD_AUTORESET_MODE: lambda: mode,
         }
 
-    def reset(self) -> dm_env.TimeStep:
-        self._steps = 0
-        return dm_env.restart(self._observed(dm_env.StepType.FIRST))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._steps += 1
-        observation = self._observed(dm_env.StepType.MID)
-        reward, discount = np.full(self._count, float(self._steps)), np.ones(self._count)
-        if self._steps == 3:
-            values = {**observation, "reward": reward, "discount": discount}
-            self._lie(values)
-            reward, discount = values.pop("reward"), values.pop("discount")
-            observation = values
-        return dm_env.transition(reward, observation, discount)
-
-    def _observed(self, kind: dm_env.StepType) -> Values:
-        return {
-            "value": np.full(self._count, self._steps, np.float32),
+    def _told(self) -> dm_env.TimeStep:
+        kind = dm_env.StepType.FIRST if self.steps == 0 else dm_env.StepType.MID
+        values: Values = {
+            "value": np.full(self._count, self.steps, np.float32),
             batches.STEP_TYPE: np.full(self._count, kind, np.uint8),
             batches.ROW_ERRORS: "",
         }
-
-    def action_spec(self) -> Any:
-        return {"move": specs.BoundedArray((self._count,), np.int32, 0, 3, "move")}
-
-    def observation_spec(self) -> Any:
-        return {
-            "value": specs.Array((self._count,), np.float32, "value"),
-            batches.STEP_TYPE: specs.Array((self._count,), np.uint8, batches.STEP_TYPE),
-            batches.ROW_ERRORS: specs.StringArray((), name=batches.ROW_ERRORS),
-        }
-
-    def reward_spec(self) -> Any:
-        return specs.Array((self._count,), np.float64, "reward")
-
-    def discount_spec(self) -> Any:
-        return specs.Array((self._count,), np.float64, "discount")
+        if self.steps == 0:
+            return dm_env.restart(values)
+        values["reward"] = np.full(self._count, float(self.steps))
+        values["discount"] = np.ones(self._count)
+        if self.steps == 3:
+            self._lie(values)
+        reward, discount = values.pop("reward"), values.pop("discount")
+        return dm_env.transition(reward, values, discount)
 
 
 def liars(lies: Mapping[str, Lie]) -> Callable[..., Liar]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from typing import Any
 
@@ -191,18 +190,3 @@ def test_a_row_that_begins_when_its_world_is_lost_is_not_kept_by_the_others(
             [[1, 1], [70, 71]],
         ]
         assert env.restarts == 2
-
-
-def test_a_step_beside_results_that_have_not_been_received_is_refused() -> None:
-    action = {"paddle": np.ones(4, np.int64)}
-    with serve(Catch) as server, BatchedEnvironment(server.address, 4, num_batches=2) as env:
-        env.reset()
-        env.send(action)
-        with pytest.raises(SpecError, match=r"\[0, 1, 2, 3\] have pending steps"):
-            env.step(action)
-        _, received = env.recv(2, 2)
-        left = sorted({*range(4)} - {*received.tolist()})
-        with pytest.raises(SpecError, match=re.escape(f"environments {left} have pending steps")):
-            env.step(action)
-        env.recv(len(left))
-        env.step(action)
