@@ -65,6 +65,7 @@ class Lying(Timed):
     def __init__(self, num_envs: int = COUNT, lie: str = ""):
         self._lie = lie
         shape = (COUNT, 2) if lie == "discounts" else (COUNT,)
+        self._left = np.ones(shape)
         super().__init__(
             0,
             spec={
@@ -111,7 +112,7 @@ class Lying(Timed):
         }
         if is_first:
             return dm_env.restart(values)
-        return dm_env.transition(np.ones(COUNT), values, np.ones(self.discount_spec().shape))
+        return dm_env.transition(np.ones(COUNT), values, self._left)
 
 
 def play(address: str, lie: str) -> None:

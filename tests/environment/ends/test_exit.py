@@ -229,26 +229,6 @@ def test_ctrl_c_ends_the_world(server: Server, where: str) -> None:
     assert stderr.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_close_leaves_nothing_to_do_and_no_warning(server: Server) -> None:
-    program = Program(
-        """
-        import gc, warnings
-        warnings.simplefilter("error")
-        make(address).close()
-        async def main():
-            env = await make_async(address)
-            await env.close()
-        asyncio.run(main())
-        gc.collect()
-        from dm_env_rpc_client.environment import world_ends as forgotten
-        assert not world_ends._running
-        """,
-        server.address,
-    )
-    assert program.end() == ""
-    assert is_empty(server)
-
-
 def test_a_frozen_server_delays_the_exit_once_for_all_environments() -> None:
     with served_echo() as server:
         program = Program(

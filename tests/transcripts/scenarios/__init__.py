@@ -9,7 +9,6 @@ from tests.transcripts.scenarios import (
     gymnasium_ways,
     one_file,
     properties,
-    restarts,
     values,
     vectors,
     ways,
@@ -30,7 +29,6 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         vectors,
         games,
         properties,
-        restarts,
         one_file,
         bridges,
     )
