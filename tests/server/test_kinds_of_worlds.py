@@ -128,5 +128,7 @@ def test_a_world_is_used_by_any_client(kind: str) -> None:
         destroy_world(other, name)
         for request in (join, dm_env_rpc_pb2.DestroyWorldRequest(world_name=name)):
             refused(player, request, code_pb2.NOT_FOUND, "no world")
+        assert create_world(creator, settings) != name
+        destroy_world(player, creator.lifecycle.created)
         assert settles(lambda: (server.world_count, server.agent_count) == (0, 0))
         assert server.errors == []
