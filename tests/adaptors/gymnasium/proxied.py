@@ -122,7 +122,6 @@ class Mirror(gymnasium.Env[Any, Any]):
       render_mode: "rgb_array", "ansi" or "rgb_array_list".
       length: how many steps an episode has.
       ends: how it ends: "terminated", "truncated" or "both".
-      tells_type: whether the info has the type of the action, too.
       has_odd_infos: whether the info has a NaN, texts and more that check_env cannot compare.
     """
 
@@ -139,7 +138,6 @@ class Mirror(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
         length: int = 3,
         ends: str = "terminated",
-        tells_type: bool = False,
         has_odd_infos: bool = True,
     ):
         own = {"mission": Mission(), "arms": Arms(), "half": Half(3)}
@@ -147,7 +145,7 @@ class Mirror(gymnasium.Env[Any, Any]):
         self.action_space, self.observation_space = copy.deepcopy(space), copy.deepcopy(space)
         self.render_mode = render_mode
         self._length, self._ends = length, ends
-        self._tells_type, self._has_odd_infos = tells_type, has_odd_infos
+        self._has_odd_infos = has_odd_infos
         self._step = 0
 
     _odd_infos = {  # noqa: RUF012
@@ -170,7 +168,6 @@ class Mirror(gymnasium.Env[Any, Any]):
         self._step += 1
         is_last = self._step == self._length
         info: dict[str, Any] = {
-            **({"type": type(action).__name__} if self._tells_type else {}),
             "mask": np.array([0, 1, self._step], np.int8),
             "scalar": np.float32(self._step / 3),
             "whole": np.int64(self._step),

@@ -32,8 +32,7 @@ class Arena(ParallelEnv):
       lives: after how many steps each agent is out, by `str` of the agent. The first is terminated,
         the second truncated, the third both.
 
-    `reset` takes the options `late`, the step with which agent 2 begins to take part, and
-    `breaks_at`, a step that fails.
+    `reset` takes the option `late`, the step with which agent 2 begins to take part.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012  # as in PettingZoo
@@ -66,9 +65,6 @@ class Arena(ParallelEnv):
     ) -> tuple[dict[Hashable, Any], dict[Hashable, Any]]:
         self._seed = seed
         self._late = (options or {}).get("late", 0)
-        self._breaks_at = (options or {}).get("breaks_at")
-        if self._breaks_at == 0:
-            raise ZeroDivisionError("as the options say")
         self._step = 0
         self.agents = [agent for agent in AGENTS if agent != 2 or not self._late]
         observations = self._observations(self.agents)
@@ -76,8 +72,6 @@ class Arena(ParallelEnv):
 
     def step(self, actions: Mapping[Hashable, Any]) -> tuple[dict[Hashable, Any], ...]:
         self._step += 1
-        if self._step == self._breaks_at:
-            raise ZeroDivisionError("as the options say")
         acting = list(self.agents)
         assert set(acting) <= set(actions), f"{acting} act, not {list(actions)}"
         if self._late and self._step == self._late:
