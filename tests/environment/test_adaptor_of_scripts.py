@@ -19,8 +19,6 @@ from tests.environment.one_world import (
     INTERRUPTED,
     RUNNING,
     TERMINATED,
-    joining,
-    refuse,
     scripted,
     stepping,
 )
@@ -50,29 +48,6 @@ def test_reset_settings_rebuild_the_environment_with_new_specs(catch_server: Ser
         with pytest.raises(DmEnvRpcError, match="colums"):
             env.reset({"colums": 2})
         assert env.step({"paddle": 1}).mid()
-
-
-def test_a_server_without_reset_is_left_and_joined_again() -> None:
-    with (
-        scripted(RUNNING, RUNNING, RUNNING, answers={"reset": refuse}) as server,
-        make(server.address, {}, {"name": "x"}) as env,
-    ):
-        assert env.reset().first()
-        assert env.step({"a": 1}).mid()
-        assert env.reset().first()
-        with pytest.raises(DmEnvRpcError, match="there is no reset"):
-            env.reset({"setting": 1})
-    first, second = (request for request in server.requests if request.HasField("join_world"))
-    assert first == second
-
-
-def test_a_server_that_lets_nobody_in_again_gives_its_own_refusal() -> None:
-    answers = {"reset": refuse, "join_world": joining(1)}
-    with scripted(RUNNING, RUNNING, answers=answers) as server, make(server.address) as env:
-        env.reset()
-        with pytest.raises(DmEnvRpcError, match="there is no reset") as caught:
-            env.reset()
-        assert isinstance(caught.value.__cause__, DmEnvRpcError)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
-from tests import rooms
 from tests.environment.one_world import RUNNING, joining, refuse, scripted
 
 TRANSPORTS = ["http2"]
@@ -197,22 +196,3 @@ def test_make_has_extensions_of_its_own_connection() -> None:
             env.properties["gravity"] = 1.62
             assert env.properties["gravity"] == 1.62
         assert env.properties is None
-
-
-DIFFERENCES = {
-    "the errors that replace those of gRPC": "`grpc.RpcError`, `StopIteration`",
-    "closing an AsyncConnection": "`await connection.close()` or `async with`",
-    "close that does not raise": "connections and environments never raise an exception",
-    "FIRST without a discount": "A FIRST TimeStep never has a discount",
-    "what bypasses a replaced send": "A program may replace `connection.send`",
-    "callbacks after the world is destroyed": "`env.on_close` are called after the world",
-    "a connection of one's own": "a subclass may assign its own",
-    "extensions from a connection": "`extensions=` may be a function that takes the connection",
-    "names that do not exist": "`UnknownNameError`, also a KeyError",
-}
-
-
-@pytest.mark.parametrize("difference", DIFFERENCES)
-def test_the_guide_names_what_broke_a_port(difference: str) -> None:
-    guide = (rooms.PACKAGE.parent / "docs/how-to/moving-from-dm-env-rpc.md").read_text()
-    assert DIFFERENCES[difference] in " ".join(guide.split())
