@@ -13,7 +13,7 @@ import functools
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +33,7 @@ from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.testing import FaultProxy
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
+from tests.support.loops import Blocking
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
 
@@ -87,37 +88,27 @@ class Diary(dm_env.Environment):
         return dm_env.transition(float(self._step), observation)
 
 
-class Blocking:
+class Coroutines(Blocking):
     """An environment for coroutines, used from a thread as the other one is."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *arguments: Any, **options: Any):
-        self._loop = loop
+        super().__init__(loop, loop.run_until_complete(make_async(*arguments, **options)))
         self._tasks: list[asyncio.Task[Any]] = []
-        self._env = self._run(make_async(*arguments, **options))
-
-    def _run(self, coroutine: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> Any:
-        return self._loop.run_until_complete(coroutine)
-
-    def reset(self) -> dm_env.TimeStep:
-        return self._run(self._env.reset())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return self._run(self._env.step(action))
 
     def step_async(self, action: Any) -> Any:
-        task = self._loop.create_task(self._env.step(action))
+        task = self._loop.create_task(self._object.step(action))
         self._tasks.append(task)
-        return SimpleNamespace(result=lambda: self._run(task))
+        return SimpleNamespace(result=lambda: self._loop.run_until_complete(task))
 
     def close(self) -> None:
-        try:
-            self._run(self._env.close())
-        finally:
-            self._run(self._gather())
+        self._loop.run_until_complete(self._end())
 
-    async def _gather(self) -> None:
-        """Takes the outcomes that nobody asked for after an earlier step had failed."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def _end(self) -> None:
+        try:
+            await self._object.close()
+        finally:
+            # Takes the outcomes that nobody asked for after an earlier step had failed.
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @dataclasses.dataclass
@@ -265,7 +256,7 @@ def open_environment(request: pytest.FixtureRequest) -> Iterator[Callable[..., A
         yield make
         return
     loop = asyncio.new_event_loop()
-    yield functools.partial(Blocking, loop)
+    yield functools.partial(Coroutines, loop)
     loop.close()
 
 

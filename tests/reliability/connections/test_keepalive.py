@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 import time
 
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, make, make_async
+from dm_env_rpc_client import ConnectionLostError
 from tests.reliability.recording import Seen
 from tests.support.both_transports import EVERY
+from tests.support.loops import opened
 from tests.support.scripted import served_echo
 from tests.support.stopwatch import time_limit
 
@@ -35,20 +35,6 @@ def test_a_server_that_freezes_after_30_seconds_of_a_step_is_noticed(
     frozen: list[float] = []
     noticed: list[float] = []
 
-    def step(address: str) -> None:
-        with make(address, {"seconds": 600.0}) as env:
-            env.reset()
-            with pytest.raises(ConnectionLostError, match="did not answer a probe"):
-                env.step({"value": 1})
-            noticed.append(time.monotonic())
-
-    async def step_async(address: str) -> None:
-        async with await make_async(address, {"seconds": 600.0}) as env:
-            await env.reset()
-            with pytest.raises(ConnectionLostError, match="did not answer a probe"):
-                await env.step({"value": 1})
-            noticed.append(time.monotonic())
-
     with served_echo() as server:
 
         def freeze() -> None:
@@ -57,8 +43,14 @@ def test_a_server_that_freezes_after_30_seconds_of_a_step_is_noticed(
 
         timer = threading.Timer(ALIVE_SECONDS, freeze)
         timer.start()
-        with time_limit(ALIVE_SECONDS + NOTICED_SECONDS + CLOSE_SECONDS) as it:
-            asyncio.run(step_async(server.address)) if is_async else step(server.address)
+        with (
+            time_limit(ALIVE_SECONDS + NOTICED_SECONDS + CLOSE_SECONDS) as it,
+            opened(is_async, server.address, {"seconds": 600.0}) as env,
+        ):
+            env.reset()
+            with pytest.raises(ConnectionLostError, match="did not answer a probe"):
+                env.step({"value": 1})
+            noticed.append(time.monotonic())
         timer.join()
     after = noticed[0] - frozen[0]
     seen(frozen_servers=1, **{f"{transport}_noticed_after_s": after})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -18,13 +17,13 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     create_and_join_world,
     make,
-    make_async,
 )
 from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.protocol import pipeline
 from tests.support.holding import hold
+from tests.support.loops import opened
 from tests.support.stopwatch import time_limit
 
 ROOT = Path(__file__).parents[3]
@@ -72,24 +71,17 @@ SHORT = {"create": 1.0, "reset": 1.0, "step": 60.0}
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("kind", ["plain", "main thread", "one file"])
-def test_a_constructor_and_a_reset_may_keep_the_gil_for_longer_than_a_step(kind: str) -> None:
-    with served(kind) as address, make(address, SHORT) as env:
+@pytest.mark.parametrize(
+    ("kind", "is_async"),
+    [("plain", False), ("plain", True), ("main thread", False), ("one file", False)],
+)
+def test_a_constructor_and_a_reset_may_keep_the_gil_for_longer_than_a_step(
+    kind: str, is_async: bool
+) -> None:
+    with served(kind) as address, opened(is_async, address, SHORT) as env:
         assert env.reset().first()
         with time_limit(5), given_up():
             env.step({"paddle": 1})
-
-
-@pytest.mark.usefixtures("short")
-def test_so_may_they_with_asyncio() -> None:
-    async def play(address: str) -> None:
-        async with await make_async(address, SHORT) as env:
-            assert (await env.reset()).first()
-            with time_limit(5), given_up():
-                await env.step({"paddle": 1})
-
-    with served("plain") as address:
-        asyncio.run(play(address))
 
 
 def test_a_server_of_several_processes_answers_for_an_environment_that_keeps_the_gil() -> None:

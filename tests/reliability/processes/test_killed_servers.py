@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import threading
@@ -18,12 +17,12 @@ from dm_env_rpc_client import (
     EnvironmentsFailedError,
     connect,
     make,
-    make_async,
 )
 from tests.launch.processes import is_alive
 from tests.reliability.connections.counting import WAYS
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts, is_strict
+from tests.support.loops import opened
 from tests.support.scripted import SignalledServer, extension, served_echo, settles
 from tests.support.stopwatch import Stopwatch, time_limit
 
@@ -41,13 +40,9 @@ def playing(name: str, address: str, settings: Any, **how: Any) -> Iterator[Call
         with time_limit(CLOSE_SECONDS):
             env.close()
         return
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        run = loop.run_until_complete
-        coroutines = run(make_async(address, settings, **how))
-        run(coroutines.reset())
-        yield lambda: run(coroutines.step({"value": 1}))
-        with time_limit(CLOSE_SECONDS):
-            run(coroutines.close())
+    with opened(True, address, settings, **how) as env:
+        env.reset()
+        yield lambda: env.step({"value": 1})
 
 
 ASYNCIO = "asyncio"
