@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import dm_env
 import grpc
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from dm_env_rpc_client import (
     ProtocolError,
     SpecError,
     connect,
-    create_and_join_world,
     join_world,
     make,
     pack_tensor,
@@ -360,12 +358,3 @@ def test_legacy_properties_travel_under_the_tags_of_the_line() -> None:
         (10, line_1_0_pb2.ListPropertyRequest()),
     ):
         assert envelopes.encode_request(request).message[0] == number << 3 | 2
-
-
-def test_an_environment_carries_its_properties_as_an_extension(server: Server) -> None:
-    with connect(server.address) as connection:
-        extensions = {"properties": PropertiesExtension(connection)}
-        env: Any = create_and_join_world(connection, {}, {}, extensions=extensions)[0]
-        with env:
-            assert isinstance(env, dm_env.Environment)
-            assert env.properties["level.seed"] == 7

@@ -19,11 +19,9 @@ import numpy as np
 import pytest
 
 from dm_env_rpc_client import (
-    AsyncDmEnvAdaptor,
     BatchedEnvironment,
     ConnectionLostError,
     DmEnvAdaptor,
-    DmEnvRpcClientError,
     EnvironmentsFailedError,
     ProtocolError,
     connect,
@@ -164,14 +162,6 @@ def send(address: str, transport: Transport) -> None:
         connection.send(dm_env_rpc_pb2.CreateWorldRequest())
 
 
-def send_again(address: str, transport: Transport) -> None:
-    """What is asked of a connection that is dead already."""
-    with connect(address, transport=transport) as connection:
-        with contextlib.suppress(DmEnvRpcClientError):
-            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-
-
 def send_later(address: str, transport: Transport) -> None:
     with connect(address, transport=transport) as connection:
         connection.submit(dm_env_rpc_pb2.CreateWorldRequest()).result()
@@ -186,7 +176,6 @@ ASKS: dict[str, Ask] = {
     "make": lambda address, transport: make(address, transport=transport),
     "make_async": lambda address, transport: asyncio.run(make_async(address, transport=transport)),
     "connect": send,
-    "connect, again": send_again,
     "connect, a future": send_later,
     "connect_async": lambda address, transport: asyncio.run(send_async(address, transport)),
 }
@@ -322,9 +311,3 @@ def test_what_a_subclass_or_an_extension_has_takes_the_place_of_the_hint(catch: 
         assert env.spec == "an extension"
         assert {"metadata", "render", "spec"} <= set(dir(env))
         assert env.reset(settings={}).first()
-
-
-def test_the_signature_is_the_one_of_the_method() -> None:
-    for kind in (DmEnvAdaptor, AsyncDmEnvAdaptor, BatchedEnvironment):
-        assert list(inspect.signature(kind.reset).parameters) == ["self", "settings"]
-        assert (kind.reset.__doc__ or "").startswith("Begin a new sequence")

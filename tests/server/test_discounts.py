@@ -182,15 +182,3 @@ def test_rows_follow_the_same_rule(name: str, num_batches: int) -> None:
         envs.step({"action": [1, 1]})
         with pytest.raises(EnvironmentsFailedError, match="override discount_spec"):
             envs.step({"action": [1, 1]})
-
-
-def test_a_row_that_overrides_differs_from_one_that_does_not() -> None:
-    def mixed(overrides: bool) -> Inheriting:
-        return Overriding() if overrides else Usual()
-
-    settings = {"num_envs": 2, "rows.overrides": [False, True]}
-    with (
-        serve(mixed) as server,
-        pytest.raises(DmEnvRpcError, match=r"row 1 .* different discount_spec\(\) from row 0"),
-    ):
-        make(server.address, settings)

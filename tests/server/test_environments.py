@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import dm_env
@@ -13,33 +12,13 @@ import pytest
 
 from dm_env_rpc_client import (
     DmEnvRpcError,
-    connect,
-    create_world,
     make,
 )
-from dm_env_rpc_client.server import Catch, Race, Server, serve
+from dm_env_rpc_client.server import Catch, Race, serve
 from tests.server.structures.hosted import Structured, array
-from tests.support.environments import Broken
 from tests.support.scripted import playing
 
 FIRST, MID, LAST = dm_env.StepType
-
-
-@pytest.fixture
-def broken(caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
-    caplog.set_level(logging.CRITICAL)
-    with serve(Broken) as server:
-        yield server
-
-
-def test_an_environment_that_cannot_be_closed_is_gone_all_the_same(broken: Server) -> None:
-    make(broken.address, {"at": "close"}).close()
-    assert broken.world_count == 0
-    assert len(broken.errors) == 1
-    with connect(broken.address) as connected:
-        create_world(connected, {"at": "close"})
-    broken.stop(0)
-    assert broken.world_count == 0
 
 
 def test_a_reward_may_be_an_array_or_have_several_names() -> None:

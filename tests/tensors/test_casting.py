@@ -321,16 +321,6 @@ def test_what_is_no_array_is_refused(value: Any, text: str) -> None:
         as_array(value, "x")
 
 
-@pytest.mark.skipif(
-    np.lib.NumpyVersion(np.__version__) < "2.0.0", reason="NumPy has 32 dimensions itself"
-)
-def test_more_dimensions_than_every_numpy_holds_are_refused() -> None:
-    array = np.zeros((1,) * 64)
-    for value in (array, [array], [[array]], array.astype(object), [[1], array]):
-        with pytest.raises(SpecError, match="x: "):
-            as_array(value, "x")
-
-
 @pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="long double is double here")
 @pytest.mark.parametrize("value", [np.longdouble(1), [np.longdouble("1e4000"), 1.0]])
 def test_extended_precision_is_refused(value: Any) -> None:

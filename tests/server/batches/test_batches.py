@@ -17,7 +17,6 @@ from dm_env import specs
 
 from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, make
 from dm_env_rpc_client._proto import dm_env_rpc_pb2
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.server.row_turns import Turns, Waits
@@ -178,20 +177,6 @@ def test_resets_that_are_wrong_change_nothing(settings: dict[str, Any], text: st
         assert begun(env)[batches.STEP_TYPE].tolist() == [0, 0, 0]
 
 
-def test_a_client_finds_out_what_a_server_and_a_world_are() -> None:
-    with serve(Counting) as server:
-        with make(server.address, {"num_envs": 3}) as env:
-            properties = PropertiesExtension(env.connection)
-            assert properties[batches.WORLD_NUM_ENVS] == 3
-            assert properties[batches.WORLD_AUTORESET_MODE] == "NEXT_STEP"
-            assert properties[batches.MAX_NUM_ENVS] == 16384
-        with make(server.address) as env:
-            properties = PropertiesExtension(env.connection)
-            assert properties[batches.MAX_NUM_ENVS] == 16384
-            with pytest.raises(DmEnvRpcError, match="no property"):
-                print(properties[batches.WORLD_NUM_ENVS])
-
-
 class Wordy(Counting):
     def step(self, action: Any) -> dm_env.TimeStep:
         raise OSError("no " * 1_000_000)
@@ -319,10 +304,3 @@ def test_settings_are_undone_in_all_rows_although_one_raises() -> None:
         with pytest.raises(DmEnvRpcError, match="not undone completely"):
             env.reset({"rows.gain": [2, 2, 2, -1]})
         assert [row.gain for row in Undoing.made] == [0] * 4
-
-
-def test_default_actions_are_those_of_every_row() -> None:
-    with playing(Counting, {"num_envs": 2}, default_actions={"push": 0.5}) as env:
-        env.reset()
-        assert stepped(env, {})["reward"].tolist() == [0.5, 0.5]
-        assert stepped(env, push(0.25, -0.25))["reward"].tolist() == [0.25, -0.25]

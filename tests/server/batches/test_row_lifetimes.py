@@ -108,18 +108,6 @@ def test_a_reset_whose_former_environments_do_not_close_is_in_force(
     assert settles(lambda: closed() == [1] * 2 * ROWS)
 
 
-def test_it_is_the_same_with_a_single_environment(server: Server) -> None:
-    env = make(server.address, {"value": 1, "fails_to_close": 1})
-    env.reset()
-    with pytest.raises(DmEnvRpcError, match="OSError: device number 1 is stuck"):
-        env.reset({"value": 77, "size": 2})
-    with pytest.raises(DmEnvRpcError, match="FAILED_PRECONDITION"):
-        env.step({"action": 0})
-    assert env.reset({}).observation["observation"].tolist() == [77, 77]
-    env.close()
-    assert settles(lambda: closed() == [1, 1])
-
-
 @pytest.mark.parametrize("failing", [1, 3])
 def test_environments_are_closed_when_a_later_one_cannot_be_made(
     server: Server, failing: int
