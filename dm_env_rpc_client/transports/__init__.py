@@ -18,6 +18,6 @@ transport, in which the thread that waits for a message also reads the socket. T
 import os
 
 # With its own fork handlers, on by default, grpcio crashed 4 of 6 forked children of a process that
-# used grpc.aio, and none of 6 without them (tests/reliability/processes/test_fork.py). It reads the
-# variable when it is imported.
+# used grpc.aio, and none of 6 without them (tests/reliability/processes/test_forked_children.py).
+# It reads the variable when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
