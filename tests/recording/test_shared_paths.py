@@ -60,34 +60,24 @@ def test_three_recorders_on_one_path(server: Server, path: Path, seen: Seen) -> 
     seen(overwritten=0)
 
 
-def replace(path: Path, other: Path) -> None:
+def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def anew(path: Path, make: Callable[[], object]) -> None:
     path.unlink()
-    shutil.copy(other, path)
+    make()
 
 
-def overwrite(path: Path, other: Path) -> None:
-    path.write_bytes(other.read_bytes())
-
-
-def append(path: Path, other: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(b"appended")
-
-
-def change(path: Path, other: Path) -> None:
-    with open(path, "r+b") as file:
-        file.seek(-20, os.SEEK_END)
-        file.write(b"!")
-
-
-def make_fifo(path: Path, other: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def make_folder(path: Path, other: Path) -> None:
-    path.unlink()
-    path.mkdir()
+HARM: dict[str, Callable[[Path, Path], object]] = {
+    "replaced": lambda path, other: anew(path, lambda: shutil.copy(other, path)),
+    "overwritten": lambda path, other: path.write_bytes(other.read_bytes()),
+    "appended to": lambda path, _: rewrite(path, lambda content: content + b"appended"),
+    "changed": lambda path, _: rewrite(path, lambda content: content[:-20] + b"!" + content[-19:]),
+    "a FIFO": lambda path, _: anew(path, lambda: os.mkfifo(path)),
+    "a folder": lambda path, _: anew(path, path.mkdir),
+}
+"""What others do with a file."""
 
 
 def open_files(path: Path) -> int:
@@ -99,9 +89,9 @@ def open_files(path: Path) -> int:
     return count
 
 
-@pytest.mark.parametrize("harm", [replace, overwrite, append, change, make_fifo, make_folder])
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM)
 def test_a_finished_file_that_is_another_one_is_left_as_it_is(
-    server: Server, path: Path, harm: Callable[[Path, Path], None], seen: Seen
+    server: Server, path: Path, harm: Callable[[Path, Path], object], seen: Seen
 ) -> None:
     other = path.with_name("other.mcap")
     # Recordings of the same steps have about the same size, and a copy may get the same inode.

@@ -14,65 +14,32 @@ from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.tensors import nesting, structures
 
 
-def a_list() -> Any:
-    value: list[Any] = [1]
-    value.append(value)
-    return value
-
-
-def a_list_at_its_beginning() -> Any:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
-def a_dict() -> Any:
-    value: dict[str, Any] = {}
-    value["own"] = value
-    return value
-
-
-def a_dict_in_a_list() -> Any:
-    value: list[Any] = [{}]
-    value[0]["own"] = value
-    return value
-
-
-def a_tuple() -> Any:
-    inner: list[Any] = []
-    value = (inner,)
-    inner.append(value)
+def own(value: Any, put: Callable[[Any], object]) -> Any:
+    """A value that contains itself, once it has been put into itself."""
+    put(value)
     return value
 
 
 def a_view() -> Any:
     inner: dict[str, Any] = {}
-    value = types.MappingProxyType(inner)
-    inner["own"] = value
-    return value
-
-
-def an_array() -> Any:
-    value = np.empty((2, 1), object)
-    value[1, 0] = {"array": value}
-    return value
+    return own(types.MappingProxyType(inner), lambda view: inner.update(own=view))
 
 
 def far_below() -> Any:
-    value = a_list()
+    value = ENDLESS[0]()
     for _ in range(40):
         value = [value]
     return value
 
 
 ENDLESS: list[Callable[[], Any]] = [
-    a_list,
-    a_list_at_its_beginning,
-    a_dict,
-    a_dict_in_a_list,
-    a_tuple,
+    lambda: own([1], lambda value: value.append(value)),
+    lambda: own([], lambda value: value.append(value)),
+    lambda: own({}, lambda value: value.update(own=value)),
+    lambda: own([{}], lambda value: value[0].update(own=value)),
+    lambda: own(([],), lambda value: value[0].append(value)),
+    lambda: own(np.empty((2, 1), object), lambda it: it.put(1, {"array": it})),
     a_view,
-    an_array,
     far_below,
 ]
 
