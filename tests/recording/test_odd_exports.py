@@ -96,20 +96,29 @@ def left(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def recorded_twice(path: Path, odd: Odd, place: str) -> None:
-    """Records two episodes of one step, with a value as an action or an observation."""
+def recorded_twice(
+    path: Path, odd: Odd, place: str = "observation", reward: Any = 1.0, name: str = "y"
+) -> None:
+    """Records two episodes of one step, with a value as an action or an observation.
+
+    Args:
+      reward: of any kind, since strangers may write it.
+      name: of the other one.
+    """
     request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
     own, other = (
         ({1: spec}, {1: TensorField(1, spec, "value").pack(value)})
         for spec, value in (
             (named_tensor_spec(odd.spec, "x"), odd.value),
-            (named_tensor_spec(specs.DiscreteArray(3), "y"), 1),
+            (named_tensor_spec(specs.DiscreteArray(3), name), 1),
         )
     )
     observations, actions = (own, other) if place == "observation" else (other, own)
-    reward = {2: named_tensor_spec(specs.Array((), np.float64), "reward")}
-    made = {"observations": {**observations[0], **reward}, "actions": actions[0]}
-    observed = {**observations[1], 2: pack_tensor(1.0)}
+    paid = pack_tensor(reward)
+    dtype = str(paid.WhichOneof("payload"))[:-1].upper()
+    rewards = {2: dm_env_rpc_pb2.TensorSpec(name="reward", dtype=dtype, shape=paid.shape)}
+    made = {"observations": {**observations[0], **rewards}, "actions": actions[0]}
+    observed = {**observations[1], 2: paid}
     begin = (
         request(step={}),
         answer(step={"state": dm_env_rpc_pb2.RUNNING, "observations": observed}),
@@ -174,37 +183,6 @@ def test_actions_of_different_lengths_are_an_error_that_names_them(path: Path) -
         _ = episode.actions
 
 
-def session(*, reward: Any, action: str = "a") -> list[bytes]:
-    """The messages of two steps with a reward of some kind, which strangers may write."""
-    request, answer = dm_env_rpc_pb2.EnvironmentRequest, dm_env_rpc_pb2.EnvironmentResponse
-    tensor = pack_tensor(reward)
-    number = dm_env_rpc_pb2.TensorSpec(name="o", dtype=dm_env_rpc_pb2.INT64)
-    paid = dm_env_rpc_pb2.TensorSpec(
-        name="reward",
-        dtype=tensor.WhichOneof("payload")[:-1].upper(),
-        shape=tensor.shape,
-    )
-    taken = dm_env_rpc_pb2.TensorSpec(name=action, dtype=dm_env_rpc_pb2.INT64)
-    observed = {1: pack_tensor(1), 2: tensor}
-    specs_of = {"observations": {1: number, 2: paid}, "actions": {1: taken}}
-    answers = [
-        answer(create_world={"world_name": "w"}),
-        answer(join_world={"specs": specs_of}),
-        *(answer(step={"state": dm_env_rpc_pb2.RUNNING, "observations": observed}),) * 3,
-    ]
-    requests: list[Any] = [request(create_world={}), request(join_world={}), request(step={})]
-    requests += [request(step={"actions": {1: pack_tensor(2)}})] * 2
-    return [
-        each.SerializeToString()
-        for pair in zip(requests, answers, strict=True)
-        for each in pair
-    ]  # fmt: skip
-
-
-def write(path: Path, messages: list[bytes]) -> None:
-    record(path, *zip(messages[::2], messages[1::2], strict=True))
-
-
 @pytest.mark.parametrize(
     ("reward", "found"),
     [
@@ -217,7 +195,7 @@ def write(path: Path, messages: list[bytes]) -> None:
 def test_rewards_that_are_no_numbers(
     reward: Any, found: str, path: Path, export_minari: Callable[..., int], tmp_path: Path
 ) -> None:
-    write(path, session(reward=reward))
+    recorded_twice(path, ODD["a float"], reward=reward)
     with pytest.raises(RecordingError, match=f"the rewards of episode 1 have .*{found}.*numbers"):
         export_minari(path, "reward-v0")
     assert left(tmp_path / "data") == []
@@ -230,10 +208,10 @@ def test_an_action_may_have_the_name_of_the_reward(
 ) -> None:
     minari = pytest.importorskip("minari")
 
-    write(path, session(reward=1.0, action="reward"))
-    assert export_minari(path, "named-v0") == 1
-    (episode,) = minari.load_dataset("named-v0").iterate_episodes()
-    assert episode.actions.tolist() == [2, 2]
+    recorded_twice(path, ODD["a float"], name="reward")
+    assert export_minari(path, "named-v0") == 2
+    for episode in minari.load_dataset("named-v0").iterate_episodes():
+        assert episode.actions.tolist() == [1]
 
 
 def test_a_recording_without_episodes_or_with_first_steps_alone(

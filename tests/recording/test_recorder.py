@@ -124,25 +124,23 @@ def test_what_cannot_connect_leaves_no_file(server: Server, path: Path) -> None:
 RESTART = dm_env_rpc_client.Restart(attempts=2, backoff=0.01)
 
 
+def play_on(launcher: Launcher, env: Any, paddle: Any) -> None:
+    env.reset()
+    env.step({"paddle": paddle})
+    launcher.kill()
+    assert np.all(env.step({"paddle": paddle}).last())
+    assert np.all(env.reset().first())
+    env.step({"paddle": paddle})
+
+
 def relaunched(launcher: Launcher, path: Path) -> None:
     with dm_env_rpc_client.make(launcher, record=path, restart=RESTART) as env:
-        env.reset()
-        env.step({"paddle": 1})
-        launcher.kill()
-        assert env.step({"paddle": 1}).last()
-        assert env.reset().first()
-        env.step({"paddle": 1})
+        play_on(launcher, env, 1)
 
 
 def relaunched_batch(launcher: Launcher, path: Path) -> None:
     with dm_env_rpc_client.BatchedEnvironment(launcher, 2, record=path, restart=RESTART) as envs:
-        action = {"paddle": np.ones(2, int)}
-        envs.reset()
-        envs.step(action)
-        launcher.kill()
-        assert envs.step(action).last().all()
-        assert envs.reset().first().all()
-        envs.step(action)
+        play_on(launcher, envs, np.ones(2, int))
 
 
 def relaunched_async(launcher: Launcher, path: Path) -> None:
@@ -160,9 +158,9 @@ def relaunched_async(launcher: Launcher, path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("play_on", [relaunched, relaunched_batch, relaunched_async])
-def test_servers_that_are_launched_again_have_one_file(play_on: Any, path: Path) -> None:
-    play_on(Launcher("dm_env_rpc_client.server:Catch"), path)
+@pytest.mark.parametrize("way", [relaunched, relaunched_batch, relaunched_async])
+def test_servers_that_are_launched_again_have_one_file(way: Any, path: Path) -> None:
+    way(Launcher("dm_env_rpc_client.server:Catch"), path)
     recording = read(path)
     assert recording.is_complete
     assert len({each.address for each in recording.connections.values()}) == 2
