@@ -14,8 +14,6 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from dm_env_rpc_client.tensors.specs import VariableArray
-
 
 class Echo(dm_env.Environment):
     """Observes the action that was taken; an episode has `length` steps."""
@@ -145,28 +143,6 @@ class Dice(dm_env.Environment):
             "table": {"total": np.float64(total), "left": np.int32(self._left)},
             "cups": self._random.random(3) < 0.5,
             "words": np.array([self._name, word], object),
-        }
-
-
-class Words(dm_env.Environment):
-    """Observes as many numbers as it is told to, of variable length, and a message."""
-
-    def action_spec(self) -> dict[str, Any]:
-        return {"count": specs.Array((), np.int32), "word": specs.StringArray(())}
-
-    def observation_spec(self) -> dict[str, Any]:
-        return {"numbers": VariableArray((-1,), np.int32), "words": specs.StringArray((2,))}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observe(0, ""))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, self._observe(int(action["count"]), str(action["word"])))
-
-    def _observe(self, count: int, word: str) -> dict[str, Any]:
-        return {
-            "numbers": np.arange(count, dtype=np.int32),
-            "words": np.array([word, 2 * word], object),
         }
 
 
