@@ -182,14 +182,6 @@ CTRL_C = {
         print("ready", flush=True)
         time.sleep(60)  # Until Ctrl-C.
     """,
-    "in a function": """
-        def main():
-            env = make(address, {"seconds": SECONDS})
-            env.reset()
-            print("ready", flush=True)
-            env.step({"value": 1})
-        main()
-    """,
     "over grpcio": """
         env = make(address, {"seconds": SECONDS}, transport="grpc")
         env.reset()
