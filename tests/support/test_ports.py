@@ -6,25 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, connect, make
+from dm_env_rpc_client import make
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, serve
 from tests.support import programs
 from tests.support.ports import USUAL, usual_ports_held
-
-
-@pytest.mark.parametrize("number", USUAL)
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_no_server_gets_a_usual_port_during_the_tests(host: str, number: int) -> None:
-    address = f"{host}:{number}"
-    with usual_ports_held(), usual_ports_held():
-        with pytest.raises(OSError, match="in use"):
-            serve(Catch, address)
-        with pytest.raises(OSError, match="in use"):
-            gym_socket.serve({"catch": Catch}, address)
-        with pytest.raises(ConnectionLostError, match="refused"):
-            connect(address, timeout=0.1)
 
 
 @pytest.mark.parametrize(

@@ -49,13 +49,6 @@ def ending(truncates: bool = False, discount: Any = 0.5) -> dm_env.Environment:
     )
 
 
-def test_check_env_finds_nothing_wrong_with_a_remote_environment(catch_server: Server) -> None:
-    env = gymnasium.make(REMOTE, address=catch_server.address, disable_env_checker=True).unwrapped
-    with env, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(env)
-
-
 def test_check_env_finds_nothing_wrong_with_one_that_renders() -> None:
     with serve(Filmed) as server:
         env = gymnasium.make(

@@ -11,10 +11,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from dm_env import specs
 from gymnasium import spaces
 
-import dm_env_rpc_client
 from dm_env_rpc_client import DmEnvRpcError, ProtocolError, SpecError
 from dm_env_rpc_client.adaptors.gymnasium import (
     GymnasiumEnv,
@@ -70,22 +68,6 @@ def test_a_step_outside_an_episode_is_refused(mirror_server: Server) -> None:
         remote.step(0)
         with pytest.raises(gymnasium.error.ResetNeeded):
             remote.step(0)
-
-
-@pytest.mark.parametrize("kind", SPACES)
-def test_a_client_of_dm_env_sees_specs_that_it_can_work_with(
-    mirror_server: Server, kind: str
-) -> None:
-    with dm_env_rpc_client.make(mirror_server.address, {"kind": kind}, nested_tensors=False) as env:
-        assert "gymnasium" not in set(env.observation_spec()) - set(env.action_spec())
-        for timestep in (env.reset({"seed": 3}), env.reset({"seed": 3, "options": {"low": 1}})):
-            assert timestep.first()
-            assert timestep.observation.keys() == env.observation_spec().keys()
-            for name, spec in env.observation_spec().items():
-                if isinstance(spec, specs.StringArray):
-                    assert isinstance(timestep.observation[name], str)
-                else:
-                    spec.validate(timestep.observation[name])
 
 
 @pytest.mark.parametrize(
