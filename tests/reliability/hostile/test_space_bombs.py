@@ -61,8 +61,6 @@ REFUSED = "refused"
 
 BOMBS: dict[str, tuple[Callable[[], Any], str]] = {
     "a Box that fits no message": (lambda: box(1 << 25), REFUSED),
-    "a Box at the limit": (lambda: box(1 << 24), ""),
-    "a Box of small elements": (lambda: box(1 << 25, dtype="uint8"), ""),
     "a Box without bounds": (
         lambda: box(1 << 24, low={"$": "float", "value": "-inf"}, dtype="float32"),
         "",
@@ -71,7 +69,6 @@ BOMBS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: box(1 << 24, dtype="int64", bounded_above=False),
         "",
     ),
-    "a Box of many dimensions": (lambda: box(*[2] * 24), ""),
     "a Box of too many dimensions": (lambda: box(*[1] * 1000), REFUSED),
     "a Box of 2**62 rows of none": (lambda: box(1 << 62, 0), REFUSED),
     "a Box of a negative size": (lambda: box(-1, 1 << 20), REFUSED),
@@ -84,12 +81,10 @@ BOMBS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: {"type": "Tuple", "spaces": [box(1 << 19)] * 64},
         REFUSED,
     ),
-    "3,000 Boxes": (lambda: {"type": "Tuple", "spaces": [box(1 << 9)] * 3000}, ""),
     "a Dict of Boxes": (
         lambda: {"type": "Dict", "spaces": [[f"{n}", box(1 << 16)] for n in range(256)]},
         "",
     ),
-    "a OneOf of Boxes": (lambda: {"type": "OneOf", "spaces": [box(1 << 17)] * 256}, ""),
     "Boxes in six levels": (lambda: nested("Tuple", 6), REFUSED),
     "a Sequence of Boxes": (lambda: {"type": "Sequence", "space": box(1 << 24), "stack": True}, ""),
     "a Sequence of what fits no message": (
@@ -102,7 +97,6 @@ BOMBS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a MultiBinary": (lambda: {"type": "MultiBinary", "n": 1 << 24}, ""),
     "a MultiBinary that fits no message": (lambda: {"type": "MultiBinary", "n": 1 << 60}, REFUSED),
-    "a MultiBinary of dimensions": (lambda: {"type": "MultiBinary", "n": [2] * 24}, ""),
     "a MultiDiscrete of small integers": (
         lambda: {
             "type": "MultiDiscrete",
@@ -112,10 +106,8 @@ BOMBS: dict[str, tuple[Callable[[], Any], str]] = {
         },
         REFUSED,
     ),
-    "a Discrete of 2**62": (lambda: discrete(1 << 62), ""),
     "a Discrete of 2**200": (lambda: discrete(1 << 200), REFUSED),
     "100,000 Discretes": (lambda: {"type": "Tuple", "spaces": [discrete()] * 100_000}, REFUSED),
-    "1,000 Discretes": (lambda: {"type": "Tuple", "spaces": [discrete()] * 1_000}, ""),
     "a Text of half a million characters": (
         lambda: text("".join(map(chr, range(0x20000, 0xA0000)))),
         REFUSED,
