@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -15,12 +14,10 @@ from dm_env import specs
 from dm_env_rpc_client import (
     DmEnvAdaptor,
     DmEnvRpcError,
-    connect,
-    create_world,
     dm_env_rpc_pb2,
-    join_world,
 )
-from dm_env_rpc_client.server import Game, Server, serve
+from dm_env_rpc_client.server import Game
+from tests.server import tables
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
@@ -92,26 +89,8 @@ class Elimination(Game):
         return dm_env.transition(0.0, observation)
 
 
-class Table:
-    """Agents of one world, which step at once or on their own."""
-
-    def __init__(self, stack: contextlib.ExitStack, server: Server, **settings: Any):
-        self._stack, self.server = stack, server
-        self.owner = stack.enter_context(connect(server.address, request_timeout=30))
-        self.world = create_world(self.owner, settings)
-
-    def join(self) -> DmEnvAdaptor:
-        connection = self._stack.enter_context(self.owner.reopen())
-        return self._stack.enter_context(join_world(connection, self.world))
-
-
-@contextlib.contextmanager
-def table(
-    count: int, step_timeout: float = 20.0, game: type[Game] = Elimination, **settings: Any
-) -> Iterator[tuple[Table, list[DmEnvAdaptor]]]:
-    with serve(game, step_timeout=step_timeout) as server, contextlib.ExitStack() as stack:
-        made = Table(stack, server, **settings)
-        yield made, [made.join() for _ in range(count)]
+def table(count: int, game: type[Game] = Elimination, **settings: Any) -> Any:
+    return tables.table(count, game, **settings)
 
 
 def step_all(*envs: DmEnvAdaptor) -> list[dm_env.TimeStep]:
@@ -221,7 +200,7 @@ def test_a_reset_world_before_such_a_player_has_stepped() -> None:
         with pytest.raises(DmEnvRpcError, match="no step was taken within"):
             waiting.result(20)
         assert step_all(a)[0].mid()
-        resetting = made.owner.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
+        resetting = made.spectator.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
 
         def is_interrupted() -> bool:
             return bool(step_all(a)[0].last())
@@ -253,7 +232,7 @@ def test_a_reset_of_the_world_does_not_wait_for_players_that_are_out() -> None:
         step_all(a, b)
         assert step_all(a, b)[0].last()
         waiting = a.step_async({})
-        reset = made.owner.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
+        reset = made.spectator.submit(dm_env_rpc_pb2.ResetWorldRequest(world_name=made.world))
         heard = step_all(b)[0]
         while heard.mid():  # The request may arrive after the step.
             heard = step_all(b)[0]

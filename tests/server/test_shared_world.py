@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import threading
 import time
@@ -13,7 +14,6 @@ from typing import Any, ClassVar
 import dm_env
 import numpy as np
 import pytest
-from google.rpc import code_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,14 +24,13 @@ from dm_env_rpc_client import (
     DmEnvRpcError,
     connect,
     create_world,
-    destroy_world,
     join_world,
     reset_world,
 )
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
-from dm_env_rpc_client.server import Race, Server, serve
+from dm_env_rpc_client.server import Race, serve
 from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.worlds.shared_world import SharedWorld
+from tests.server.tables import Table, table
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience, time_limit
 
@@ -53,60 +52,15 @@ class Turns(Crowd):
     is_lock_step = False
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve({"race": Race, "crowd": Crowd, "turns": Turns}, step_timeout=20.0) as running:
-        yield running
-        assert running.errors == []
+@contextlib.contextmanager
+def playing(count: int, game: type[Race] = Race, **settings: Any) -> Iterator[Table]:
+    with table(count, game, players=count, **settings) as (players, _):
+        yield players
+        assert game in (Moody, Exiting) or players.server.errors == []
 
 
-class Players:
-    """Agents of one world, each with a connection and a thread of its own."""
-
-    def __init__(self, server: Server, count: int, kind: str = "race", **settings: Any):
-        self.spectator = connect(server.address, request_timeout=30)
-        settings |= {"environment": kind, "players": count}
-        self.world = create_world(self.spectator, settings)
-        self.connections = [self.spectator.reopen() for _ in range(count)]
-        self.envs = [join_world(each, self.world) for each in self.connections]
-        self.threads = concurrent.futures.ThreadPoolExecutor(count)
-
-    def step(self, *actions: Any) -> list[dm_env.TimeStep]:
-        """Everybody steps at once."""
-        pairs = zip(self.envs, actions, strict=True)
-        return [each.result(30) for each in [self.threads.submit(e.step, a) for e, a in pairs]]
-
-    def waiting_for(self) -> str:
-        """What steps wait for."""
-        key = f"waiting_for.{self.world}"
-        return str(PropertiesExtension(self.spectator).read(key))
-
-    def __enter__(self) -> Players:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for env in self.envs:
-            env.close()
-        self.threads.shutdown()
-        for connection in self.connections:
-            connection.close()
-        if self.spectator.is_usable:
-            assert settles(self._destroys)
-        self.spectator.close()
-
-    def _destroys(self) -> bool:
-        """Destroys the world, once the server has seen that those who vanished are gone."""
-        try:
-            destroy_world(self.spectator, self.world)
-        except DmEnvRpcError as error:
-            if error.code != code_pb2.FAILED_PRECONDITION:
-                raise
-            return False
-        return True
-
-
-def test_a_step_is_taken_when_all_have_sent_theirs(server: Server) -> None:
-    with Players(server, 3, length=2) as players:
+def test_a_step_is_taken_when_all_have_sent_theirs() -> None:
+    with playing(3, length=2) as players:
         assert [step.step_type for step in players.step(RUN, RUN, RUN)] == [FIRST] * 3
         for lane, mid in enumerate(players.step(RUN, STAY, RUN)):
             assert mid.step_type is MID
@@ -138,8 +92,8 @@ def test_who_is_missing_is_told_after_a_while() -> None:
         assert future.result(20).first()
 
 
-def test_there_are_as_many_places_as_there_are(server: Server) -> None:
-    with Players(server, 2) as players, players.spectator.reopen() as late:
+def test_there_are_as_many_places_as_there_are() -> None:
+    with playing(2) as players, players.spectator.reopen() as late:
         with pytest.raises(DmEnvRpcError, match=r"FAILED_PRECONDITION.*free lanes: none"):
             join_world(late, players.world)
         players.envs[0].close()
@@ -154,8 +108,8 @@ def test_there_are_as_many_places_as_there_are(server: Server) -> None:
 
 
 @pytest.mark.parametrize("vanish", [True, False])
-def test_with_too_few_left_the_sequence_is_interrupted(server: Server, vanish: bool) -> None:
-    with Players(server, 2) as players:
+def test_with_too_few_left_the_sequence_is_interrupted(vanish: bool) -> None:
+    with playing(2) as players:
         players.step(STAY, STAY)
         waiting = players.threads.submit(players.envs[0].step, RUN)
         assert settles(lambda: players.waiting_for() == "player 1 has not stepped")
@@ -167,8 +121,8 @@ def test_with_too_few_left_the_sequence_is_interrupted(server: Server, vanish: b
         assert (interrupted.step_type, interrupted.discount) == (LAST, 1.0)
 
 
-def test_the_others_go_on_without_one_that_leaves(server: Server) -> None:
-    with Players(server, 3, "crowd", length=9) as players:
+def test_the_others_go_on_without_one_that_leaves() -> None:
+    with playing(3, Crowd, length=9) as players:
         players.step(STAY, STAY, STAY)
         waiting = [players.threads.submit(env.step, RUN) for env in players.envs[:2]]
         assert settles(lambda: players.waiting_for() == "player 2 has not stepped")
@@ -180,22 +134,19 @@ def test_the_others_go_on_without_one_that_leaves(server: Server) -> None:
             np.testing.assert_array_equal(timestep.observation["positions"], [1, 1, -1])
 
 
-def test_one_that_comes_late_begins_with_first(server: Server) -> None:
-    with connect(server.address) as first, first.reopen() as second:
-        world = create_world(first, {"environment": "crowd", "length": 9})
-        with join_world(first, world) as here:
-            assert here.step(STAY).first()
-            assert here.step(RUN).mid()
-            with join_world(second, world) as there:
-                future = there.step_async(RUN)
-                timestep = here.step(RUN)
-                assert timestep.mid()
-                np.testing.assert_array_equal(timestep.observation["positions"], [2, -1])
-                assert future.result(20).first()
+def test_one_that_comes_late_begins_with_first() -> None:
+    with table(1, Crowd, players=2, length=9) as (players, (here,)):
+        assert here.step(STAY).first()
+        assert here.step(RUN).mid()
+        future = players.join().step_async(RUN)
+        timestep = here.step(RUN)
+        assert timestep.mid()
+        np.testing.assert_array_equal(timestep.observation["positions"], [2, -1])
+        assert future.result(20).first()
 
 
-def test_a_reset_of_ones_own_does_not_touch_the_others(server: Server) -> None:
-    with Players(server, 2, length=9) as players:
+def test_a_reset_of_ones_own_does_not_touch_the_others() -> None:
+    with playing(2, length=9) as players:
         players.step(STAY, STAY)
         future = players.threads.submit(players.envs[0].reset)
         assert players.envs[1].step(RUN).mid()
@@ -205,8 +156,8 @@ def test_a_reset_of_ones_own_does_not_touch_the_others(server: Server) -> None:
             players.envs[0].reset({"x": 1})
 
 
-def test_out_of_lock_step_nobody_waits(server: Server) -> None:
-    with Players(server, 2, "turns", length=2) as players:
+def test_out_of_lock_step_nobody_waits() -> None:
+    with playing(2, Turns, length=2) as players:
         left, right = players.envs
         assert left.step(RUN).first()
         np.testing.assert_array_equal(left.step(RUN).observation["positions"], [1, 0])
@@ -226,14 +177,14 @@ class Strict(Race):
 
 
 def test_a_bad_action_is_refused_before_the_others_are_waited_for() -> None:
-    with serve({"race": Strict}) as strict, Players(strict, 2) as players:
+    with playing(2, Strict) as players:
         players.step(STAY, STAY)
         with time_limit(5), pytest.raises(DmEnvRpcError, match="missing action 'move'"):
             players.envs[0].step({})
 
 
-def test_who_leaves_its_action_out_stays(server: Server) -> None:
-    with Players(server, 2) as players:
+def test_who_leaves_its_action_out_stays() -> None:
+    with playing(2) as players:
         players.step({}, {})
         for step in players.step({}, RUN):
             np.testing.assert_array_equal(step.observation["positions"], [0, 1])
@@ -251,7 +202,7 @@ class Moody(Crowd):
 
 def test_a_game_that_fails_fails_for_all_who_step(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL")
-    with serve({"crowd": Moody}) as moody, Players(moody, 2, "crowd") as players:
+    with playing(2, Moody) as players:
         assert [step.step_type for step in players.step(STAY, STAY)] == [FIRST] * 2
         for action, text in ((RUN, "INVALID_ARGUMENT: no running"), (STAY, "ZeroDivisionError")):
             futures = [players.threads.submit(env.step, action) for env in players.envs]
@@ -274,7 +225,7 @@ class Exiting(Crowd):
 
 def test_a_game_that_exits_fails_for_all_who_step_and_takes_no_action_twice() -> None:
     Exiting.taken.clear()
-    with serve({"exiting": Exiting}) as server, Players(server, 3, "exiting", length=9) as players:
+    with playing(3, Exiting, length=9) as players:
         players.step(STAY, STAY, STAY)
         asked = [players.threads.submit(env.step, RUN) for env in players.envs]
         failures = [each.exception(30) for each in asked]
@@ -285,7 +236,7 @@ def test_a_game_that_exits_fails_for_all_who_step_and_takes_no_action_twice() ->
             if isinstance(failure, DmEnvRpcError)
         ]
         assert len(left) == 2
-        assert settles(lambda: server.agent_count == 2)
+        assert settles(lambda: players.server.agent_count == 2)
         again = [players.threads.submit(env.step, STAY) for env in left]
         assert [each.result(30).step_type for each in again] == [MID] * 2
         assert [len(actions) for actions in Exiting.taken] == [3, 2]
@@ -314,8 +265,8 @@ def test_a_step_that_waits_ends_when_its_world_is_closed() -> None:
 # ResetWorld.
 
 
-def test_reset_world_waits_until_all_others_have_heard(server: Server) -> None:
-    with Players(server, 3, length=9) as players:
+def test_reset_world_waits_until_all_others_have_heard() -> None:
+    with playing(3, length=9) as players:
         players.step(RUN, RUN, RUN)
         players.step(RUN, RUN, RUN)
         reset = players.threads.submit(reset_world, players.connections[0], players.world)
@@ -331,16 +282,16 @@ def test_reset_world_waits_until_all_others_have_heard(server: Server) -> None:
             np.testing.assert_array_equal(first.observation["positions"], [0, 0, 0])
 
 
-def test_two_resets_at_once_do_not_wait_for_each_other(server: Server) -> None:
-    with Players(server, 2) as players:
+def test_two_resets_at_once_do_not_wait_for_each_other() -> None:
+    with playing(2) as players:
         players.step(STAY, STAY)
         worlds = [players.world] * 2
         list(players.threads.map(reset_world, players.connections, worlds, timeout=20))
         assert [step.step_type for step in players.step(STAY, STAY)] == [FIRST] * 2
 
 
-def test_settings_of_a_reset_apply_from_the_next_sequence_on(server: Server) -> None:
-    with Players(server, 2, length=5) as players:
+def test_settings_of_a_reset_apply_from_the_next_sequence_on() -> None:
+    with playing(2, length=5) as players:
         reset_world(players.spectator, players.world, {"length": 1})
         players.step(STAY, STAY)
         assert players.step(RUN, STAY)[1].last()
@@ -384,7 +335,7 @@ def follow(
 @settings(
     max_examples=20,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(
     is_spectator=st.booleans(),
@@ -392,9 +343,9 @@ def follow(
     vanish_at=st.lists(st.one_of(st.none(), st.integers(0, 30)), min_size=4, max_size=4),
 )
 def test_reset_world_with_four_agents_some_of_which_vanish(
-    server: Server, is_spectator: bool, after: int, vanish_at: list[int | None]
+    is_spectator: bool, after: int, vanish_at: list[int | None]
 ) -> None:
-    with Players(server, 4, "crowd", length=1_000) as players:
+    with playing(4, Crowd, length=1_000) as players:
         now = itertools.count().__next__
         is_over = threading.Event()
         agents = list(zip(players.envs, players.connections, vanish_at, strict=True))
