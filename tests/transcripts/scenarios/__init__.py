@@ -2,7 +2,6 @@
 
 from tests.transcripts.scenarios import (
     batches,
-    bridges,
     errors,
     games,
     gymnasium_spaces,
@@ -30,6 +29,5 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         games,
         properties,
         one_file,
-        bridges,
     )
 }
