@@ -30,7 +30,6 @@ GROUPS = {
     "certificates": ("openssl",),
     "nginx": ("nginx",),
     "haproxy": ("haproxy",),
-    "history": ("git",),
 }
 """The programs of each group. The peers in other languages know theirs themselves."""
 
