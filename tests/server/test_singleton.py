@@ -8,20 +8,19 @@ import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import dm_env
 import gymnasium
 import numpy as np
 import pytest
-from dm_env import specs
 
 import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, EnvironmentsFailedError
 from dm_env_rpc_client.server import Server, serve
+from tests.server.structures.hosted import Structured, array
 from tests.support.scripted import settles
 from tests.support.stopwatch import time_limit
 
 
-class Simulator(dm_env.Environment):
+class Simulator(Structured):
     """Refuses to be made while another one is there, as a simulation context does."""
 
     alive = 0
@@ -34,22 +33,11 @@ class Simulator(dm_env.Environment):
         Simulator.alive += 1
         Simulator.made.append(size)
         self._size, self._is_open = size, True
+        super().__init__({"x": array(size)}, {"a": array()}, observe=self._observed)
 
-    def observation_spec(self) -> Any:
-        return {"x": specs.Array((self._size,), np.float32)}
-
-    def action_spec(self) -> Any:
-        return {"a": specs.Array((), np.int32)}
-
-    def _observation(self) -> Any:
+    def _observed(self, step: int) -> Any:
         assert self._is_open
-        return {"x": np.full(self._size, self._size, np.float32)}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observation())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(1.0, self._observation())
+        return {"x": np.full(self._size, float(self._size))}
 
     def close(self) -> None:
         assert self._is_open, "closed twice"
