@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -14,9 +13,10 @@ from dm_env_rpc_client import DmEnvRpcError, make
 from dm_env_rpc_client.errors import PropertyNotFoundError, PropertyPermissionError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Server, serve
+from tests.server.structures.hosted import Structured, array
 
 
-class Tuned(dm_env.Environment):
+class Tuned(Structured):
     """Observes its settings; `size` changes its specs."""
 
     reset_settings = ("gain", "noise", "size")
@@ -24,6 +24,7 @@ class Tuned(dm_env.Environment):
     closed = 0
 
     def __init__(self, base: int = 0):
+        super().__init__(None, {"go": specs.DiscreteArray(2)}, observe=self._told_settings)
         type(self).made += 1
         self._base, self._size = base, 1
         self._settings: dict[str, Any] = {}
@@ -38,24 +39,15 @@ class Tuned(dm_env.Environment):
         self._settings |= settings
         self._size = int(settings.get("size", self._size))
 
-    def action_spec(self) -> dict[str, Any]:
-        return {"go": specs.DiscreteArray(2)}
-
     def observation_spec(self) -> dict[str, Any]:
-        return {"seen": specs.Array((self._size,), np.float64), "told": specs.StringArray(())}
+        return {"seen": array(self._size), "told": specs.StringArray(())}
 
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observation())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, self._observation())
+    def _told_settings(self, step: int) -> dict[str, Any]:
+        told = {name: self._settings[name] for name in sorted(self._settings)}
+        return {"seen": np.full(self._size, float(self._base)), "told": str(told)}
 
     def close(self) -> None:
         type(self).closed += 1
-
-    def _observation(self) -> dict[str, Any]:
-        told = {name: self._settings[name] for name in sorted(self._settings)}
-        return {"seen": np.full(self._size, float(self._base)), "told": str(told)}
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from gymnasium import spaces
 from dm_env_rpc_client import DmEnvAdaptor, DmEnvRpcError, make
 from dm_env_rpc_client.protocol.batches import ROW_ERRORS
 from dm_env_rpc_client.server import Server, serve
+from tests.server.structures.hosted import Structured
 from tests.support.scripted import settles
 from tests.support.serving import serving
 
 ROWS = 4
 
 
-class Valued(dm_env.Environment):
+class Valued(Structured):
     """Observes its setting; closing or making one with certain values fails.
 
     Args:
@@ -37,25 +38,16 @@ class Valued(dm_env.Environment):
     ):
         if value == fails_to_make:
             raise OSError(f"no device number {value}")
+        spec, action = specs.Array((size,), np.int64, "seen"), specs.DiscreteArray(2, name="action")
+        super().__init__(spec, action, observe=lambda step: np.full(size, value))
         self._value = value
         self._fails_to_close = fails_to_close
-        self._size = size
-        self.resets = self.closed = 0
+        self.closed = 0
         self.made.append(self)
 
-    def reset(self) -> dm_env.TimeStep:
-        self.resets += 1
-        return dm_env.restart(np.full(self._size, self._value))
-
     def step(self, action: Any) -> dm_env.TimeStep:
-        assert self.resets, "it has never begun"
-        return dm_env.transition(1.0, np.full(self._size, self._value))
-
-    def action_spec(self) -> specs.Array:
-        return specs.DiscreteArray(2, name="action")
-
-    def observation_spec(self) -> specs.Array:
-        return specs.Array((self._size,), np.int64, "seen")
+        assert self.episode >= 0, "it has never begun"
+        return super().step(action)
 
     def close(self) -> None:
         self.closed += 1
