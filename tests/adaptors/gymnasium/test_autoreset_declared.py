@@ -92,14 +92,6 @@ MISTAKES = {
         lambda: serve({"a": cart_poles, "b": Simulator()}), "Simulator", "no 'autoreset_mode'",
         ADVICE,
     ),
-    "no mode": Mistake(
-        lambda: serve(Simulator, autoreset_mode="same step"), "autoreset_mode", "'same step'",
-        "one of 'NEXT_STEP', 'SAME_STEP', 'DISABLED'",
-    ),
-    "a bool": Mistake(
-        lambda: serve(Simulator, autoreset_mode=True), "autoreset_mode", "True",
-        "None for the mode that the environment declares",
-    ),
 }  # fmt: skip
 
 

@@ -117,23 +117,6 @@ def test_one_array_goes_without_the_mappings_around_it_unless_told_otherwise(
             env.step(5)
 
 
-@pytest.mark.parametrize(
-    ("action", "text"),
-    [
-        (7, r"'paddle'.*is 7, outside its bounds \[0, 2\]"),
-        (1.5, r"'action'.*1\.5, which is not an integer"),
-        ("left", "'action'"),
-        (np.array([1]), r"'paddle'.*shape \[1\]"),
-    ],
-)
-def test_actions_are_checked(catch_server: Server, action: Any, text: str) -> None:
-    with make_remote(catch_server.address) as env:
-        env.reset()
-        with pytest.raises(SpecError, match=text):
-            env.step(action)
-        env.step(1)
-
-
 def test_seeds_are_settings_unless_told_otherwise(echo_environment_server: Server) -> None:
     address = echo_environment_server.address
     with make_remote(address) as env, pytest.raises(DmEnvRpcError, match="seed"):
