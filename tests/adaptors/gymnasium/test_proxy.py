@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes.util
 import functools
 import importlib.util
+import warnings
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
+from gymnasium.utils.env_checker import check_env
 
 from dm_env_rpc_client import DmEnvRpcError, ProtocolError, SpecError
 from dm_env_rpc_client.adaptors.gymnasium import (
@@ -22,8 +24,15 @@ from dm_env_rpc_client.adaptors.gymnasium import (
     space_json,
     value_json,
 )
+from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.gymnasium.known import ENVIRONMENTS, REMOTE, local_environment
+from tests.adaptors.gymnasium.known import (
+    ENVIRONMENTS,
+    REMOTE,
+    cart_pole,
+    cart_poles,
+    local_environment,
+)
 from tests.adaptors.gymnasium.proxied import SPACES, Mirror
 from tests.adaptors.sameness import same
 from tests.support.serving import serving
@@ -264,3 +273,66 @@ def test_500_steps_are_those_of_the_local_environment(
                 assert same(remote.reset(), local.reset())
         if mode is not None:
             assert same(remote.render(), local.render())
+
+
+def noted(env: gymnasium.Env[Any, Any], **options: Any) -> list[str]:
+    """What check_env warns of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_env(env.unwrapped, **options)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize(
+    "kind", ["box", "discrete with start", "multi-discrete", "tuple", "dict", "graph"]
+)
+def test_check_env_says_the_same_as_of_the_local_one(mirror_server: Server, kind: str) -> None:
+    local = Mirror(kind, has_odd_infos=False)
+    with proxy(mirror_server, kind=kind, has_odd_infos=False) as env:
+        assert noted(env, skip_render_check=True) == noted(local, skip_render_check=True)
+
+
+def test_check_env_renders(mirror_server: Server) -> None:
+    settings = {"has_odd_infos": False}
+    with gymnasium.make(
+        REMOTE, address=mirror_server.address, render_mode="rgb_array",
+        create_world_settings=settings,
+    ) as env:  # fmt: skip
+        assert all("does not render in mode 'human'" in each for each in noted(env))
+
+
+def test_make_vec_and_wrappers_of_vectors() -> None:
+    local = cart_poles(2)
+    with serve(cart_pole) as server:
+        for mode in ("vector_entry_point", "sync"):
+            envs = gymnasium.make_vec(
+                REMOTE, num_envs=2, vectorization_mode=mode, address=server.address
+            )
+            assert envs.single_observation_space == local.single_observation_space
+            pairs = [
+                wrappers.vector.RecordEpisodeStatistics(
+                    wrappers.vector.TransformReward(each, lambda reward: 2 * reward)
+                )
+                for each in (envs, local)
+            ]
+            assert same(pairs[0].reset(seed=1), pairs[1].reset(seed=1))
+            for _ in range(20):
+                found, expected = (each.step(np.zeros(2, int)) for each in pairs)
+                for each in (found, expected):
+                    each[4].get("episode", {}).pop("t", None)
+                assert same(found, expected)
+            envs.close()
+
+
+def test_batches_render(mirror_server: Server) -> None:
+    with RemoteVectorEnv(mirror_server.address, 3, render_mode="rgb_array") as envs:
+        envs.reset()
+        envs.step(np.zeros(3, int))
+        frames = envs.render()
+        assert frames is not None
+        assert [frame.tolist() for frame in frames] == [np.ones((2, 3, 3)).tolist()] * 3
+    with pytest.warns(UserWarning, match="does not render in mode 'depth'"):
+        envs = RemoteVectorEnv(mirror_server.address, 2, render_mode="depth")
+    with envs:
+        envs.reset()
+        assert envs.render() is None
