@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import dm_env
 import gymnasium
 import numpy as np
 from dm_env import specs
@@ -12,6 +11,7 @@ from gymnasium import spaces
 
 import dm_env_rpc_client
 from dm_env_rpc_client import server
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
 
 serve: Any = server.serve  # Also what type checkers refuse.
 
@@ -19,20 +19,14 @@ OBSERVATION = {"counter": 1}
 ARRAY = np.zeros(2, np.float32)
 
 
-class Countdown(dm_env.Environment):
+class Countdown(Timed):
     """Without a mistake."""
 
-    def action_spec(self) -> Any:
-        return {"subtract": specs.DiscreteArray(3)}
-
-    def observation_spec(self) -> Any:
-        return {"counter": specs.Array((), np.int64)}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(OBSERVATION)
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, OBSERVATION)
+    def __init__(self) -> None:
+        spec, action = specs.Array((), np.int64), specs.DiscreteArray(3)
+        super().__init__(
+            0, ENDLESS, {"counter": spec}, lambda env: OBSERVATION, {"subtract": action}
+        )
 
 
 class CountdownEnv(gymnasium.Env[Any, Any]):

@@ -22,29 +22,20 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Game, serve
+from tests.travelling.environments.of_dm_env import FIRST, MID, Timed
 
 DISCOUNTS = (1.0, 0.99, 0.0)
 
 
-class Inheriting(dm_env.Environment):
+class Inheriting(Timed):
     """Has dm_env's default spec; its discounts are these, one for each step."""
 
     discounts: Sequence[Any] = DISCOUNTS
 
-    def action_spec(self) -> specs.Array:
-        return specs.DiscreteArray(2, name="action")
-
-    def observation_spec(self) -> specs.Array:
-        return specs.Array((), np.int64, "count")
-
-    def reset(self) -> dm_env.TimeStep:
-        self._count = 0
-        return dm_env.restart(np.int64(0))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        discount = self.discounts[self._count]
-        self._count += 1
-        return dm_env.transition(1.0, np.int64(self._count), discount)
+    def __init__(self) -> None:
+        script = [(FIRST, None, None), *((MID, 1.0, discount) for discount in self.discounts)]
+        spec = specs.Array((), np.int64, "count")
+        super().__init__(0, script, spec, action=specs.DiscreteArray(2, name="action"))
 
 
 class Overriding(Inheriting):
@@ -61,6 +52,7 @@ class Forwarding(Inheriting):
 
 class OverridingByAttribute(Inheriting):
     def __init__(self) -> None:
+        super().__init__()
         self.discount_spec = Overriding().discount_spec
 
 

@@ -21,20 +21,15 @@ from dm_env_rpc_client import (
     join_world,
     reset_world,
 )
-from dm_env_rpc_client.server import Race, serve
+from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.tensors.settings import pack_settings
 from tests.server.hosted import Where
+from tests.server.test_shared_world import Crowd
 from tests.support.scripted import settles
 
 ROWS = 3
 RUNNING, INTERRUPTED = dm_env_rpc_pb2.RUNNING, dm_env_rpc_pb2.INTERRUPTED
 STEP = dm_env_rpc_pb2.StepRequest()
-
-
-class Alone(Race):
-    """A game of one player, which others may join."""
-
-    min_players = 1
 
 
 class Kind(NamedTuple):
@@ -57,7 +52,7 @@ KINDS: dict[str, Kind] = {
     "a spread batch": Kind(Where, {"processes": 2}, BATCH),
     "a singleton": Kind(Where, {"singleton": True}),
     "an instance": Kind(Where(), takes_settings=False),
-    "a game": Kind(Alone, has_one_agent=False, takes_settings=False),
+    "a game": Kind(Crowd, has_one_agent=False, takes_settings=False),
 }
 
 
