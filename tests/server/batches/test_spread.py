@@ -53,6 +53,7 @@ from tests.server.structures.hosted import Structured, array
 from tests.server.worker_processes import START_SECONDS, are_complete, processes_of
 from tests.support.environments import Robot
 from tests.support.scripted import descriptor_count, settles
+from tests.travelling.environments.usual import Usual
 
 ROWS = 5
 
@@ -79,22 +80,17 @@ class Once(hosted.Where):
             raise OSError("no second engine")
 
 
-class Framed(gymnasium.Env[Any, Any]):
+class Framed(Usual):
     """Renders its index, in another shape from 9 on."""
 
-    observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # as in Gymnasium
     render_mode = "rgb_array"
 
     def __init__(self, index: int = 0):
-        self._index = index
-
-    def reset(self, **_: Any) -> Any:
-        return np.zeros(1, np.float32), {}
+        super().__init__(index)
 
     def render(self) -> Any:
-        return np.full((2 + (self._index > 8), 3, 3), self._index, np.uint8)
+        return np.full((2 + (self.row > 8), 3, 3), self.row, np.uint8)
 
 
 class Two(str):
@@ -110,24 +106,22 @@ ODD: Mapping[str, Callable[[], dict[Any, Any]]] = {
 }
 
 
-class Unread(gymnasium.Env[Any, Any]):
+class Unread(Usual):
     """Its info repeats the action. If the action is odd, that of row 1 has another part."""
 
-    observation_space = gymnasium.spaces.Box(0, 99, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(99)
 
     def __init__(self, index: int = 0, kind: str = "key"):
-        self._index = index
+        super().__init__(index)
         self._kind = kind
 
-    def reset(self, **_: Any) -> Any:
-        return np.zeros(1, np.float32), {"heard": -1}
+    def ends(self) -> tuple[bool, bool]:
+        return False, False
 
-    def step(self, action: Any) -> Any:
-        info: dict[Any, Any] = {"heard": int(action), "row": self._index}
-        if action % 2 and self._index == 1:
-            info.update(ODD[self._kind]())
-        return np.full(1, action, np.float32), 0.5, False, False, info
+    def inform(self) -> dict[Any, Any]:
+        heard = -1 if self.action is None else int(self.action)
+        odd = ODD[self._kind]() if heard % 2 and heard > 0 and self.row == 1 else {}
+        return {"heard": heard, "row": self.row, **odd}
 
 
 class Exits(hosted.Where):
