@@ -1,4 +1,4 @@
-"""`dm-env-rpc check`: results for people and for programs, and exit codes."""
+"""`dm-env-rpc check` and `dm-env-rpc health`: lines, JSON and exit codes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 
 from dm_env_rpc_client.compliance import Outcome
 from dm_env_rpc_client.server import Server
-from tests.cli.commands import invoke
+from tests.cli.commands import Peers, invoke
 from tests.compliance import playground
 from tests.compliance.broken_servers import BROKEN
+from tests.transports.test_health_check import answering
 
 
 def test_a_good_server(catch_server: Server) -> None:
@@ -54,3 +55,28 @@ def test_an_engine_that_dies_is_shown_with_its_last_words() -> None:
     assert "the server ended with exit code 3" in text
     assert text.count("Its last lines: ") == 1
     assert "no licence" in text
+
+
+def health(*arguments: str, code: int = 0) -> str:
+    return invoke("health", *arguments, code=code).output
+
+
+def test_a_server_that_serves_is_a_line_and_success(peers: Peers) -> None:
+    assert health(peers.catch).startswith(f"{peers.catch} is SERVING, answered in ")
+    assert health(peers.catch, "--service", "dm_env_rpc.v1.Environment").startswith(
+        f"dm_env_rpc.v1.Environment at {peers.catch} is SERVING"
+    )
+    told = json.loads(health(peers.catch, "--json"))
+    assert 0 < told.pop("seconds") < 20
+    assert told == {"address": peers.catch, "service": "", "status": "SERVING"}
+
+
+def test_other_answers_are_told_and_end_with_1(peers: Peers) -> None:
+    assert "SERVICE_UNKNOWN" in health(peers.catch, "--service", "other", code=1)
+    with answering(lambda *_: b"\x08\x02") as address:
+        assert f"{address} is NOT_SERVING" in health(address, code=1)
+        assert json.loads(health(address, "--json", code=1))["status"] == "NOT_SERVING"
+    with answering(None) as address:
+        assert health(address, code=1) == (
+            f"{address} answers, but has no health service (UNIMPLEMENTED)\n"
+        )

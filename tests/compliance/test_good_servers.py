@@ -1,8 +1,8 @@
-"""The suite has nothing to say against servers that are right."""
+"""The suite has nothing to say against servers that are right, batches among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import dm_env
@@ -14,6 +14,7 @@ from google.protobuf import any_pb2
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run
 from dm_env_rpc_client.server import Catch, Race, serve
 from dm_env_rpc_client.tensors.specs import VariableArray, VariableBoundedArray
+from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 from tests.compliance import playground
 from tests.compliance.limited_servers import Minimal
 from tests.reliability.recording import Seen
@@ -290,3 +291,39 @@ def test_our_server_resets_the_world_of_two_agents() -> None:
     count(results)
     assert [result.name for result in results] == [check.name for check in checks]
     assert [result.outcome for result in results] == [Outcome.PASSED] * 2
+
+
+@pytest.mark.parametrize(
+    ("factory", "create", "reset"),
+    [
+        (Catch, {"num_envs": 3, "rows.seed": [1, 2, 3]}, {"rows.seed": [4, 5, 6]}),
+        (Catch, {"num_envs": 1}, {"seed": 1}),
+        (cart_pole, {"num_envs": 3}, {"rows.seed": [4, 5, 6]}),
+        (cart_pole, {"num_envs": 3, "autoreset_mode": "SAME_STEP"}, {"reset_mask": [True] * 3}),
+        (cart_poles, {"num_envs": 3}, {"seed": 3}),
+        (cart_poles, {"num_envs": 3, "mode": "SAME_STEP"}, {"rows.seed": [4, 5, 6]}),
+    ],
+    ids=[
+        "dm_env",
+        "one-row",
+        "gymnasium",
+        "gymnasium-same-step",
+        "vector",
+        "vector-same-step",
+    ],
+)
+def test_batches_keep_to_the_protocol(
+    factory: Callable[..., Any], create: dict[str, Any], reset: dict[str, Any]
+) -> None:
+    options = Options(
+        create_settings=create,
+        invalid_create_settings={"num_envs": 0},
+        reset_settings=reset,
+        invalid_reset_settings={"reset_mask": [False]},
+        several_agents=False,
+        timeout=20.0,
+        quiet_seconds=0.1,
+    )
+    with serve(factory) as server:
+        passed = outcomes(server.address, options)
+    assert len(passed) >= 60

@@ -13,8 +13,8 @@ from dm_env_rpc_client.adaptors.gymnasium import space_json
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
 from dm_env_rpc_client.server import serve
 from tests.launch.standalone import hosted_gym
-from tests.launch.standalone.comparing import is_same
 from tests.launch.standalone.interpreters import interpreter, served
+from tests.launch.standalone.test_server import is_same
 
 KINDS = [
     ("3.6", "gym==0.15.7 cloudpickle==2.2.1 six"),

@@ -14,7 +14,6 @@ from dm_env_rpc_client import connect, dm_env_rpc_pb2, make, pack_tensor
 from dm_env_rpc_client.compliance import Options, Outcome, run
 from dm_env_rpc_client.server import serve
 from tests.launch.standalone import hosted
-from tests.launch.standalone.comparing import is_same
 from tests.launch.standalone.interpreters import (
     FILE,
     NEWEST,
@@ -52,6 +51,22 @@ def action_of(spec: Any, random: np.random.RandomState) -> Any:
     anything = np.frombuffer(bits, spec.dtype).reshape(spec.shape)
     small = np.array(random.randint(0, 100, spec.shape), spec.dtype)
     return np.clip(anything if random.rand() < 0.5 else small, low, high)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether nested values are equal bit for bit, with types, dtypes and shapes; NaN is itself."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        same_form = (one.dtype, one.shape) == (other.dtype, other.shape)
+        if one.dtype == object:
+            return same_form and one.tolist() == other.tolist()
+        return same_form and one.tobytes() == other.tobytes()
+    return bool(one == other or (one != one and other != other))
 
 
 def played(address: str, settings: dict[str, Any]) -> list[Any]:
