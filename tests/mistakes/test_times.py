@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fractions
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import arguments, server
 from dm_env_rpc_client.server import Catch
-from dm_env_rpc_client.testing import ScriptedServer
 
 # Also what type checkers refuse.
 rpc: Any = dm_env_rpc_client
@@ -55,41 +53,6 @@ def test_numbers_of_python_and_numpy_are_times_on_both_transports(
             await connection.send(rpc.dm_env_rpc_pb2.LeaveWorldRequest(), seconds)
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_the_longest_time_can_be_waited_for(transport: str) -> None:
-    """A wait of that length begins, in the kernel and in Python, and ends with what it is for."""
-    most = arguments.MOST_SECONDS
-    began = threading.Event()
-
-    def script(requests: Any, context: Any) -> Iterator[Any]:
-        next(requests)
-        began.set()
-        released.wait()
-        yield rpc.dm_env_rpc_pb2.EnvironmentResponse(
-            leave_world=rpc.dm_env_rpc_pb2.LeaveWorldResponse()
-        )
-
-    released = threading.Event()
-    with (
-        ScriptedServer(script) as scripted,
-        rpc.connect(
-            scripted.address,
-            transport=transport,
-            timeout=most,
-            request_timeout=most,
-            keepalive_timeout=most,
-        ) as connection,
-    ):
-        future = connection.submit(rpc.dm_env_rpc_pb2.LeaveWorldRequest())
-        assert began.wait(60.0)
-        waiting = threading.Thread(target=future.result, args=(most,))
-        waiting.start()
-        released.set()
-        waiting.join(60.0)
-        assert future.done()
-        assert future.exception() is None
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, np.float32(0), np.int64(0)], ids=repr)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-import importlib
-import socket
-import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import pytest
@@ -116,38 +113,6 @@ def test_a_server_that_ends_a_stream_is_told(path: Path) -> None:
         pytest.raises(ConnectionLostError, match="the proxy says"),
     ):
         connection.send(dm_env_rpc_pb2.CreateWorldRequest())
-
-
-def test_a_client_that_goes_away_before_the_server_is_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The function has the name of its module.
-    forwarded = importlib.import_module("dm_env_rpc_client.recording.proxy")._ForwardedStream
-    asked, gone = threading.Event(), threading.Event()
-    answer, abandon = forwarded.answer, forwarded.abandon
-
-    def answer_and_tell(stream: Any, message: bytes) -> bytes:
-        asked.set()
-        return cast("bytes", answer(stream, message))
-
-    def abandon_and_tell(stream: Any) -> None:
-        abandon(stream)
-        gone.set()
-
-    monkeypatch.setattr(forwarded, "answer", answer_and_tell)
-    monkeypatch.setattr(forwarded, "abandon", abandon_and_tell)
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))  # It does not listen.
-        address = f"127.0.0.1:{reserved.getsockname()[1]}"
-        running = proxy(address, path)
-        connection = dm_env_rpc_client.connect(running.address)
-        connection.submit(dm_env_rpc_pb2.CreateWorldRequest())
-        assert asked.wait(patience(10))
-        connection.close()
-        assert gone.wait(patience(10))
-    with running, serve(Catch, address) as server:
-        assert settles(lambda: running.clients == 0)
-        assert server.stats().worlds == 0
 
 
 def test_a_client_that_goes_away_while_a_step_waits(path: Path) -> None:

@@ -83,6 +83,9 @@ class Alone(Game):
     def reset(self) -> None:
         self._timestep = self.environment.reset()
 
+    def close(self) -> None:
+        self.environment.close()
+
     def step(self, actions: Mapping[Hashable, Any]) -> None:
         self._timestep = self.environment.step(actions[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from typing import Any
@@ -105,26 +104,6 @@ def test_a_close_that_raises_is_an_error_of_the_server(caplog: pytest.LogCapture
     assert not server.stop()
     (error,) = server.errors
     assert str(error) == "cannot be closed"
-
-
-def test_it_is_closed_after_a_step_that_is_taken_when_the_server_stops(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.CRITICAL)
-    level = Level()
-    server = serve(level)
-    env = make(server.address)
-    env.reset()
-    level.may_go_on.clear()
-    env.submit_step({"go": 1})
-    assert level.is_in_step.wait(30)
-    assert not server.stop(0.0)
-    assert level.threads.closed == 0
-    level.may_go_on.set()
-    assert settles(lambda: level.threads.closed == 1)
-    level.threads.the_one("close")
-    with contextlib.suppress(ConnectionError):
-        env.close()
 
 
 def test_a_server_that_cannot_listen_leaves_it_open_and_no_thread() -> None:

@@ -32,7 +32,7 @@ from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.specs import VariableArray
 from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.support.environments import Echo
-from tests.support.scripted import extension, settles
+from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
 
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
@@ -207,18 +207,6 @@ def test_a_stopped_server_ends_its_streams() -> None:
         env.step({"paddle": 1})
     env.close()
     assert (server.agent_count, server.world_count) == (0, 0)
-
-
-def test_a_server_stops_while_an_environment_steps() -> None:
-    server = serve(Echo)
-    env = make(server.address, {"seconds": 20.0})
-    env.reset()
-    future = env.step_async({"value": 1})
-    assert settles(lambda: server.stats().steps == 2)
-    with time_limit(3):
-        server.stop(0.1)
-    assert isinstance(future.exception(20), ConnectionLostError)
-    env.close()
 
 
 class Arms(dm_env.Environment):

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dm_env
@@ -16,6 +16,7 @@ import pytest
 
 from dm_env_rpc_client import (
     BatchedEnvironment,
+    ConnectionLostError,
     DmEnvAdaptor,
     DmEnvRpcError,
     connect,
@@ -33,6 +34,7 @@ from dm_env_rpc_client.server.errors import RequestError
 from dm_env_rpc_client.server.worlds.environment_world import EnvironmentWorld
 from dm_env_rpc_client.system import owner_threads
 from tests.server.one_thread import Ident, Level, Threads
+from tests.server.test_discounts import Alone
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
 
@@ -385,37 +387,35 @@ def test_a_world_that_was_closed_meanwhile_refuses_a_reset() -> None:
         world.reset({}, None)
 
 
-def test_a_server_stops_while_a_step_of_a_game_does_not_end() -> None:
-    is_in_step, may_go_on, is_closed = (threading.Event() for _ in range(3))
+STUCK: dict[str, Callable[[], Any]] = {
+    "a factory": lambda: Made,
+    "an instance": Made,
+    "a game": lambda: lambda: Alone(Made()),
+}
 
-    class Stuck(Race):
-        @property
-        def min_players(self) -> int:
-            return 1
 
-        def step(self, actions: Mapping[Any, Any]) -> None:
-            is_in_step.set()
-            may_go_on.wait()
-            super().step(actions)
-
-        def close(self) -> None:
-            assert may_go_on.is_set()
-            is_closed.set()
-
-    with serve(Stuck) as server, connect(server.address) as connected:
+@pytest.mark.parametrize("kind", STUCK)
+def test_a_server_stops_while_a_step_does_not_end(
+    kind: str, made: list[Made], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    server = serve(STUCK[kind]())
+    for level in made:
+        level.threads.seen.clear()  # It was made in this thread.
+    with connect(server.address) as connected:
         env, _ = create_and_join_world(connected, {}, {})
         env.reset()
-        env.submit_step({"move": 1})
-        assert is_in_step.wait(30)
-        with concurrent.futures.ThreadPoolExecutor() as executor:
-            stopped = executor.submit(server.stop)
-            try:
-                assert not stopped.result(60)
-                assert not is_closed.is_set()
-            finally:
-                may_go_on.set()
-        assert is_closed.wait(30)
-        assert [type(error) for error in server.errors] == [TimeoutError]
+        (level,) = made
+        level.may_go_on.clear()
+        future = env.submit_step({"go": 1})
+        assert level.is_in_step.wait(30)
+        assert not server.stop(0.1)
+        assert level.threads.closed == 0
+        assert isinstance(future.exception(20), ConnectionLostError)
+        level.may_go_on.set()
+        assert settles(lambda: level.threads.closed == 1)
+    level.threads.the_one("step", "close")
+    assert [type(error) for error in server.errors] == [TimeoutError]
 
 
 @pytest.mark.parametrize("thread", [None, "main"])
