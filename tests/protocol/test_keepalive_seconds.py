@@ -46,7 +46,10 @@ def test_all_requests_are_tried() -> None:
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_the_default_is_that_of_the_oldest_request(field: str) -> None:
-    assert waiting(field).keepalive_seconds() == FIELDS[field]
+    pipeline = waiting(field)
+    assert pipeline.keepalive_seconds() == FIELDS[field]
+    pipeline.keepalive_timeout = 45.0  # The user's holds for all.
+    assert pipeline.keepalive_seconds() == 45.0
 
 
 @pytest.mark.parametrize("state", State)
@@ -55,17 +58,8 @@ def test_a_step_that_begins_a_sequence_counts_as_a_reset(state: State) -> None:
     expected = LOADING_KEEPALIVE_SECONDS if begins else KEEPALIVE_SECONDS
     assert waiting("step", state).keepalive_seconds() == expected
     assert waiting("extension", state).keepalive_seconds() == KEEPALIVE_SECONDS
-
-
-def test_so_does_each_step_of_a_batch() -> None:
-    assert waiting("step", is_batch=True).keepalive_seconds() == LOADING_KEEPALIVE_SECONDS
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_the_users_value_holds_for_all(field: str) -> None:
-    pipeline = waiting(field)
-    pipeline.keepalive_timeout = 45.0
-    assert pipeline.keepalive_seconds() == 45.0
+    # So does each step of a batch.
+    assert waiting("step", state, True).keepalive_seconds() == LOADING_KEEPALIVE_SECONDS
 
 
 def test_without_a_request_nothing_is_long() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,11 +10,10 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
-from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.recording import Recorder, Scan, episodes, read
-from dm_env_rpc_client.server import Catch, Server
-from tests.recording.sessions import SETTINGS, assert_same, move, play, record, recorded
+from dm_env_rpc_client.server import Server
+from tests.recording.sessions import SETTINGS, assert_same, move, play, record
 
 
 def test_episodes_are_what_the_agent_saw(server: Server, path: Path) -> None:
@@ -119,16 +117,3 @@ def test_a_connection_that_breaks_the_protocol_hides_no_other(server: Server, pa
     assert taken == [(2, 5, "terminated"), (2, 5, "terminated")]
     with pytest.raises(RecordingError, match="answer 1 of connection 1 breaks the protocol"):
         next(reading)
-
-
-def test_extensions_do_not_disturb(path: Path) -> None:
-    def extensions(connection: dm_env_rpc_client.Connection) -> dict[str, Any]:
-        return {"properties": PropertiesExtension(connection)}
-
-    with recorded(path, Catch, SETTINGS, extensions=extensions) as env:
-        seen = [env.reset()]
-        for step in range(4):
-            cast("Any", env).properties.list()
-            seen.append(env.step(move(step)))
-    (episode,) = read(path).episodes
-    assert_same(seen, episode.flat_timesteps)

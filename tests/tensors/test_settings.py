@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import any_pb2, struct_pb2
 
 from dm_env_rpc_client import SpecError, dm_env_rpc_pb2, pack_tensor, unpack_tensor
 from dm_env_rpc_client.tensors.settings import pack_settings
@@ -41,14 +40,6 @@ def test_a_tensor_is_sent_as_it_is() -> None:
     tensor = dm_env_rpc_pb2.Tensor(shape=[-1])
     tensor.int8s.array = b"abc"
     assert pack_settings({"a": {"b": tensor}}) == {"a.b": tensor}
-
-
-def test_a_struct_is_one_setting() -> None:
-    record = struct_pb2.Struct()
-    record.update({"a": 1})
-    expected = any_pb2.Any()
-    expected.Pack(record)
-    assert unpack_tensor(pack_settings({"config": record})["config"]) == expected
 
 
 @pytest.mark.parametrize(

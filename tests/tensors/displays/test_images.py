@@ -37,10 +37,7 @@ def pixels(picture: images.Picture) -> npt.NDArray[Any]:
 )
 def test_which_shapes_are_images(shape: tuple[int, ...], expected: bool) -> None:
     assert images.is_image(shape, np.uint8) is expected
-
-
-def test_texts_are_no_images() -> None:
-    assert not images.is_image((10, 10), np.dtype(object))
+    assert not images.is_image(shape, np.dtype(object))
 
 
 def test_red_green_and_blue_are_shown_as_they_are() -> None:

@@ -46,14 +46,7 @@ def test_a_table_has_a_row_for_each_spec_with_its_name_dtype_shape_and_bounds() 
     for part in ("arm.torque", "float32", "-1 … 1", "path", "any x 2", "int64"):
         assert part in html
     assert html.count("<tr") == 3
-
-
-def test_one_spec_has_its_own_name_or_the_one_it_is_given() -> None:
     assert "paddle" in spec_table(specs.DiscreteArray(3, name="paddle"))
-    assert "action" in spec_table(specs.DiscreteArray(3), "action")
-
-
-def test_an_environment_without_actions_says_so() -> None:
     assert "none" in spec_table({})
 
 
