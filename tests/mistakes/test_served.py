@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import threading
 from typing import Any
 
 import gymnasium
@@ -74,6 +76,18 @@ AT_SERVE: dict[str, Mistake] = {
         lambda: serve(CountdownEnv(), processes=2), "processes=2", "an instance of CountdownEnv",
         "pass a factory",
     ),
+    "a function that cannot be sent": Mistake(
+        lambda: serve(lambda: play, processes=2), "environment", "cannot be sent to worker",
+        "of a module",
+    ),
+    "such a function in a dict": Mistake(
+        lambda: serve({"a": lambda: play}, processes=2), "environment 'a'",
+        "cannot be sent", "of a module",
+    ),
+    "a default action that cannot be sent": Mistake(
+        lambda: serve(Countdown, processes=2, default_actions={"subtract": threading.Lock()}),
+        "default_actions", "cannot be sent", "",
+    ),
     "a game in a dict": Mistake(
         lambda: serve({"x": Race()}), "environment 'x'", "an existing Race",
         "pass it alone, or pass a factory, such as Race",
@@ -96,7 +110,9 @@ def strange() -> Any:
 
 @pytest.mark.parametrize("name", AT_SERVE)
 def test_what_serve_refuses_at_once(name: str) -> None:
+    before = set(multiprocessing.active_children())
     AT_SERVE[name].check()
+    assert set(multiprocessing.active_children()) <= before
 
 
 class Delegating:

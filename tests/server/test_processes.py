@@ -5,13 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
-import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -22,7 +20,6 @@ from dm_env_rpc_client import (
     ConnectionLostError,
     DmEnvAdaptor,
     DmEnvRpcError,
-    SpecError,
     connect,
     create_and_join_world,
     create_world,
@@ -241,23 +238,6 @@ def test_limits_count_all_processes() -> None:
         assert settles(lambda: server.stats().streams == 0)
         with make(server.address) as env:
             pid_of(env)
-
-
-@pytest.mark.parametrize(
-    ("environment", "options", "text"),
-    [
-        (lambda: hosted.make(note=""), {}, "environment cannot be sent to worker.*of a module"),
-        ({"a": lambda: hosted.make(note="")}, {}, "environment 'a' cannot be sent"),
-        (Where, {"default_actions": {"do": threading.Lock()}}, "default_actions cannot be sent"),
-    ],
-)  # fmt: skip
-def test_what_processes_cannot_do_is_said_at_once(
-    environment: Any, options: dict[str, Any], text: str
-) -> None:
-    before = set(multiprocessing.active_children())
-    with pytest.raises(SpecError, match=text):
-        serve(environment, **{"processes": 2, **options})
-    assert set(multiprocessing.active_children()) <= before
 
 
 _DEFINED_HERE = """
