@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Literal
 
 import pytest
 
@@ -18,7 +17,7 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.support.scripted import can_make, settles
+from tests.support.scripted import settles
 
 FIELDS = dm_env_rpc_pb2.EnvironmentRequest.DESCRIPTOR.fields_by_name
 LOGGER = "dm_env_rpc_client.server"
@@ -48,22 +47,6 @@ def test_a_server_counts_what_it_does(catch_server: Server) -> None:
     assert after.requests == {**before.requests, **counted}
     with pytest.raises(dataclasses.FrozenInstanceError):
         after.steps = 0  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("transport", ["http2", "grpc"])
-def test_clients_for_which_there_is_no_room_are_counted(
-    transport: Literal["http2", "grpc"],
-) -> None:
-    with serve(Catch, transport=transport, max_connections=2) as server:
-        with make(server.address), make(server.address):
-            for _ in range(3):
-                with pytest.raises(ConnectionLostError, match="its limit of 2 streams"):
-                    make(server.address)
-            stats = server.stats()
-            assert (stats.streams, stats.all_streams, stats.refused_streams) == (2, 2, 3)
-        assert settles(lambda: server.stats().streams == 0)
-        # The server knows that the stream has ended a moment before there is room for another.
-        assert settles(lambda: can_make(server.address))
 
 
 def test_the_log_tells_of_clients_and_refusals_and_not_of_steps(

@@ -79,6 +79,7 @@ def test_streams_within_the_grace_keep_their_places(server: Server) -> None:
         assert settles(lambda: server.stats().streams == 8)
         with pytest.raises(ConnectionLostError, match="limit of 8 streams"):
             make(server.address)
+        assert settles(lambda: server.stats().refused_streams == 1)
         for connection in opened:
             connection.send(dm_env_rpc_pb2.LeaveWorldRequest())
 

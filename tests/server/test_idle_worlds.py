@@ -56,17 +56,6 @@ def create(server: Server) -> str:
         return create_world(connection)
 
 
-def test_a_world_of_a_client_that_is_gone_ends_after_the_grace() -> None:
-    with serve(Catch, idle_world_seconds=GRACE) as server:
-        begun = time.monotonic()
-        create(server)
-        assert server.world_count == 1
-        assert settles(lambda: server.world_count == 0)
-        assert time.monotonic() - begun >= GRACE
-        assert settles(lambda: waiters() == 0)
-        assert server.errors == []
-
-
 def test_a_creator_that_is_connected_keeps_its_worlds() -> None:
     with serve(Catch, idle_world_seconds=0.0) as server, connect(server.address) as creator:
         world = create_world(creator)

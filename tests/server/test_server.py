@@ -17,7 +17,6 @@ from dm_env_rpc_client import (
     SpecError,
     connect,
     create_world,
-    destroy_world,
     make,
     pack_tensor,
     unpack_tensor,
@@ -163,14 +162,6 @@ def test_several_environments_are_picked_by_a_setting() -> None:
                 make(server.address, settings)
     with serve({"catch": Catch}) as server:
         make(server.address).close()  # There is only one.
-
-
-def test_the_number_of_worlds_is_limited() -> None:
-    with serve(Catch, max_worlds=2) as server, connect(server.address) as connected:
-        first, _ = create_world(connected), create_world(connected)
-        refused(connected, pb.CreateWorldRequest(), "RESOURCE_EXHAUSTED: .*reached its limit")
-        destroy_world(connected, first)
-        create_world(connected)
 
 
 # ResetWorld from elsewhere: the agent hears of it by an INTERRUPTED step.
