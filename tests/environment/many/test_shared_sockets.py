@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -50,17 +51,11 @@ def sockets() -> int:
     """TCP sockets of this process that are connected to another end."""
     found = 0
     for number in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{number}")
-        except OSError:
-            continue
-        if target.startswith("socket:"):
-            with socket.socket(fileno=os.dup(int(number))) as copy:
-                try:
+        with contextlib.suppress(OSError):  # It was closed meanwhile, or has no other end.
+            if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(number))) as copy:
                     copy.getpeername()
-                except OSError:
-                    continue
-                found += copy.family in (socket.AF_INET, socket.AF_INET6)
+                    found += copy.family in (socket.AF_INET, socket.AF_INET6)
     return found
 
 
