@@ -17,8 +17,7 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import Restart, SpecError, Tls, recording
 from dm_env_rpc_client.environment.make_options import MakeOptions
-from tests.mistakes.doors import DOORS, NOWHERE, never
-from tests.mistakes.mistake import FLAG, NEVER, SECONDS, VALUES, Mistake
+from tests.mistakes.doors import DOORS, FLAG, NEVER, NOWHERE, SECONDS, VALUES, Mistake, never
 from tests.support.stopwatch import time_limit
 
 # Also what type checkers refuse.

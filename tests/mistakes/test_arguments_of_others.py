@@ -22,8 +22,21 @@ from dm_env_rpc_client.distributed import LocalRollouts, RayRollouts, RemoteEnvi
 from dm_env_rpc_client.distributed.on_ray import RayServers
 from dm_env_rpc_client.server import Catch
 from dm_env_rpc_client.testing import FaultProxy
-from tests.mistakes.doors import NOWHERE, REMOTE, connect_async, never
-from tests.mistakes.mistake import FLAG, FOR_ALL, FROM_0, INT, LISTEN, NEVER, SECONDS, VALUES, M
+from tests.mistakes.doors import (
+    FLAG,
+    FOR_ALL,
+    FROM_0,
+    INT,
+    LISTEN,
+    NEVER,
+    NOWHERE,
+    REMOTE,
+    SECONDS,
+    VALUES,
+    M,
+    connect_async,
+    never,
+)
 
 # Also what type checkers refuse.
 rpc: Any = dm_env_rpc_client

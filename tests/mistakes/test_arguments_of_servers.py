@@ -12,7 +12,7 @@ import pytest
 from dm_env_rpc_client import server
 from dm_env_rpc_client.launch import from_docker, from_process, from_python
 from dm_env_rpc_client.server import Catch
-from tests.mistakes.mistake import FLAG, FOR_ALL, FROM_0, INT, KEYS, LISTEN, SECONDS, M
+from tests.mistakes.doors import FLAG, FOR_ALL, FROM_0, INT, KEYS, LISTEN, SECONDS, M
 
 # Also what type checkers refuse.
 serve: Any = server.serve

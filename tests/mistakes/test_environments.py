@@ -26,7 +26,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.server import Race
-from tests.mistakes.mistake import Mistake
+from tests.mistakes.doors import Mistake
 from tests.mistakes.wrong_environments import (
     ARRAY,
     FIVE,

@@ -35,7 +35,7 @@ from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.recording import proxy, replay
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.endpoint import Transport
-from tests.mistakes.mistake import Mistake
+from tests.mistakes.doors import Mistake
 from tests.support.forks import run_command
 from tests.support.programs import run_python
 from tests.support.stopwatch import patience

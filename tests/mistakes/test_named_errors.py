@@ -20,7 +20,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.errors import ConnectionLostError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Properties, serve
-from tests.mistakes.mistake import Mistake
+from tests.mistakes.doors import Mistake
 from tests.support.certificates import self_signed
 from tests.support.scripted import answering_socket
 

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from dm_env_rpc_client.server import Race
-from tests.mistakes.mistake import Mistake
+from tests.mistakes.doors import Mistake
 from tests.mistakes.wrong_environments import (
     INHERIT,
     Countdown,

@@ -17,7 +17,7 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol.batches import STEP_TYPE, WORLD_AUTORESET_MODE
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium.known import cart_poles
-from tests.mistakes.mistake import Mistake
+from tests.mistakes.doors import Mistake
 
 ROWS = 3
 

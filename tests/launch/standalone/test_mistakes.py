@@ -10,7 +10,7 @@ import pytest
 
 from dm_env_rpc_client import DmEnvRpcError, make
 from tests.launch.standalone.interpreters import NEWEST, OLDEST, interpreter, served
-from tests.mistakes.mistake import Mistake
+from tests.mistakes.doors import Mistake
 
 
 class Wrong(NamedTuple):
