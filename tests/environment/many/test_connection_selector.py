@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -10,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import Connection, ConnectionLostError, connect
+from dm_env_rpc_client import Connection, ConnectionLostError, DmEnvRpcError, connect
 from dm_env_rpc_client.environment.many.pool_servers import ConnectionSelector
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.system.polling import SelfPipe
 from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.testing.scripted_server import Request, Response
-from tests.support.scripted import descriptor_count, extension, settles
+from dm_env_rpc_client.transports.net import keepalive
+from tests.support.scripted import descriptor_count, extension, served_echo, settles
+from tests.support.stopwatch import time_limit
 
 
 class Gate:
@@ -137,3 +140,25 @@ def test_a_self_pipe_is_readable_from_notify_to_drain() -> None:
     pipe.drain()
     assert pipe.fileno() == -1
     assert descriptor_count() <= before
+
+
+def test_a_server_that_freezes_while_several_are_waited_for_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dm_env_rpc_client.environment.many.pool_servers.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(keepalive, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(keepalive, "PROBE_SECONDS", 0.2)
+    with served_echo() as server:
+        connection = connect(server.address, transport="http2", keepalive_timeout=1.2)
+        pending = connection.start(extension(1))
+        with pytest.raises(DmEnvRpcError):
+            connection.wait(pending)
+        server.signal(signal.SIGSTOP)
+        pending = connection.start(extension(2))
+        selector = watching({0: connection})
+        with time_limit(5):
+            while not connection.poll(pending):
+                assert selector.wait({0: connection}, None) == [0]
+        with pytest.raises(ConnectionLostError, match="did not answer a probe"):
+            connection.wait(pending)
+        selector.close()
