@@ -16,6 +16,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from dm_env_rpc_client import DmEnvAdaptor, EnvironmentsFailedError, SpecError
+from dm_env_rpc_client.adaptors.gymnasium.info_observation import EXTRAS
+from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
 from tests.support.environments import Echo, Robot
@@ -261,3 +263,39 @@ def test_the_discounts_of_rows_that_begin_beside_others_are_masked() -> None:
         info = env.step(np.array([1, 1]))[4]
         np.testing.assert_array_equal(info["_discount"], [False, True])
         np.testing.assert_array_equal(info["discount"], [[0, 0], [0.5, 0.25]])
+
+
+class Mangled(GymnasiumEnvironment):
+    """The infos of row 2 are no JSON in steps."""
+
+    def __init__(self, row: int):
+        super().__init__(Usual(row))
+        self._row = row
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        timestep = super().step(action)
+        if self._row == 2:
+            timestep.observation[EXTRAS] = "{no JSON"
+        return timestep
+
+
+def test_infos_that_are_no_json_fail_their_own_environment_only() -> None:
+    with (
+        serve(Mangled) as server,
+        vector(server.address, 4, lambda row: {"row": row}, num_batches=0) as envs,
+    ):
+        envs.reset()
+        with pytest.raises(EnvironmentsFailedError, match="JSON") as caught:
+            envs.step(np.zeros(4, np.int64))
+        assert list(caught.value.failures) == [2]
+        envs.send(np.zeros(4, np.int64))
+        found: list[int] = []
+        failed: list[int] = []
+        while len(found) + len(failed) < 4:
+            try:
+                observations, *_, ids = envs.recv()
+                assert (observations[:, 0] == 10 * ids + 2).all()
+                found += ids.tolist()
+            except EnvironmentsFailedError as error:
+                failed += error.failures
+        assert (sorted(found), failed) == ([0, 1, 3], [2])
