@@ -83,3 +83,10 @@ def test_a_batch_of_arrays_is_one_array(catch_server: Server) -> None:
         assert envs.action_spec().keys() == {"paddle"}
         with pytest.raises(SpecError, match="a mapping of names to arrays"):
             envs.step(np.ones(2, np.int32))
+
+
+async def test_asyncio() -> None:
+    with serve(bare) as server:
+        async with await dm_env_rpc_client.make_async(server.address, unwrap_single=True) as env:
+            assert (await env.reset()).observation.tolist() == [0, 0]
+            assert (await env.step(ACTION)).observation.tolist() == ACTION.tolist()

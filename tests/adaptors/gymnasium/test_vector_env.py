@@ -299,3 +299,19 @@ def test_infos_that_are_no_json_fail_their_own_environment_only() -> None:
             except EnvironmentsFailedError as error:
                 failed += error.failures
         assert (sorted(found), failed) == ([0, 1, 3], [2])
+
+
+@pytest.mark.parametrize("num_batches", [0, 1, 2])
+def test_what_is_received_is_in_the_order_of_its_rows(short: Server, num_batches: int) -> None:
+    lengths = [{"length": 1}, {"length": 2}, {"length": 3}]
+    with vector(short.address, 3, lengths, num_batches=num_batches) as env:
+        env.reset()
+        env.send(np.arange(3))
+        seen = 0
+        while seen < 3:
+            observations, rewards, terminated, _, infos, ids = env.recv()
+            assert observations[:, 1].tolist() == ids.tolist()
+            assert rewards.tolist() == np.where(ids == 0, 2.0, 1.0).tolist()
+            assert terminated.tolist() == (ids == 0).tolist()
+            assert infos["discount"].tolist() == (ids != 0).tolist()
+            seen += len(ids)
