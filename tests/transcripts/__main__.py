@@ -12,16 +12,17 @@ import sys
 import time
 import traceback
 
+from tests.support.groups import GROUPS, installed
 from tests.transcripts import recorded_files
 from tests.transcripts.compare import differences
 from tests.transcripts.scenarios import SCENARIOS
-from tests.transcripts.scene import WIDTH, Shared, transcript
+from tests.transcripts.scene import WIDTH, Scenario, Shared, transcript
 
 
 def main() -> int:
     """Compares, records or prints; returns the exit status."""
     options = _parse()
-    played = differing = 0
+    played = differing = skipped = 0
     begin = time.process_time()
     with Shared() as shared:
         for group, scenarios in SCENARIOS.items():
@@ -34,6 +35,9 @@ def main() -> int:
             recorded = recorded_files.read(path)
             found = {name: recorded[name] for name in scenarios if name in recorded}
             for name, scenario in chosen.items():
+                if not _can_play(scenario):
+                    skipped += 1
+                    continue
                 played += 1
                 try:
                     now = transcript(scenario, shared, None if options.long else WIDTH)
@@ -52,7 +56,7 @@ def main() -> int:
                     path, {name: found[name] for name in scenarios if name in found}
                 )
     print(
-        f"{played} scenarios, {differing} differ or fail; "
+        f"{played} scenarios, {differing} differ or fail, {skipped} skipped for want of programs; "
         f"{time.process_time() - begin:.1f} s of processor time in this process"
     )
     return int(differing > 0 and not options.record and not options.long)
@@ -70,6 +74,10 @@ def _is_chosen(name: str, patterns: list[str]) -> bool:
     return not patterns or any(
         name.startswith(f"{pattern}/") or fnmatch.fnmatchcase(name, pattern) for pattern in patterns
     )
+
+
+def _can_play(scenario: Scenario) -> bool:
+    return all(installed(program) for program in GROUPS.get(scenario.needs, ()))
 
 
 if __name__ == "__main__":

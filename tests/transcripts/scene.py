@@ -23,8 +23,8 @@ from dm_env_rpc_client.errors import (
 from dm_env_rpc_client.server import serve
 from tests.transcripts.canonical import ERROR_WIDTH, Placeholders, cut, digest, lines_of_streams
 from tests.transcripts.readable import value_text
-from tests.transcripts.streams import PATH, streams_of
-from tests.transcripts.tap import Tap
+from tests.transcripts.streams import PATH, streams_of, turns
+from tests.transcripts.tap import CLIENT, Tap
 
 WIDTH = 80
 """Characters of a line."""
@@ -71,6 +71,7 @@ class Scene:
         self.stack = stack
         self.folder = folder
         self._taps: list[Tap] = []
+        self._other_taps: list[Tap] = []
         self._seen: list[tuple[bool, str]] = []
 
     def serve(self, environment: Any, **options: Any) -> str:
@@ -83,10 +84,21 @@ class Scene:
         self._taps.append(tap)
         return tap.address
 
+    def tap_other(self, upstream: str) -> str:
+        """Does the same for a server of another protocol, in which each end waits for the other."""
+        tap = self.stack.enter_context(Tap(upstream))
+        self._other_taps.append(tap)
+        return tap.address
+
     def start(self, call: Callable[[], Any]) -> concurrent.futures.Future[Any]:
         """Calls a function in a thread of its own."""
         pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         return pool.submit(call)
+
+    def cut(self) -> None:
+        """Breaks all connections off at the relays."""
+        for tap in self._taps:
+            tap.cut()
 
     def see(self, *values: Any) -> None:
         """Writes down what a client has seen."""
@@ -113,6 +125,13 @@ class Scene:
         # Others ask for the server's health: how that is done is the transport's own matter.
         streams = [stream for stream in found if stream.path == PATH]
         lines = lines_of_streams(streams, replace, by_hand, width)
+        for tap in self._other_taps:
+            for chunks in tap.connections:
+                lines.append("-- connection")
+                for who, data in turns(chunks):
+                    text = replace(repr(data))
+                    line = f"{len(data)} {digest(text.encode())} {text}"
+                    lines.append(cut(f"{'>' if who == CLIENT else '<'} {line}", width))
         if self._seen:
             lines.append("-- seen")
         for is_error, seen in self._seen:
@@ -140,10 +159,12 @@ class Scenario(NamedTuple):
       play: does it.
       by_hand: whether both ends code steps by hand, so that these are compared byte for byte. False
         where protobuf codes them: for another client or server, and for steps in unusual forms.
+      needs: the groups of programs that have to be there, as in `tests/support/groups.py`.
     """
 
     play: Callable[[Scene], Any]
     by_hand: bool = True
+    needs: str = ""
 
 
 def transcript(scenario: Scenario, shared: Shared, width: int | None = WIDTH) -> list[str]:

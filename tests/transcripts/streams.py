@@ -156,3 +156,14 @@ def _unpadded(frame: Frame) -> bytes:
     if frame.kind == _HEADERS and frame.flags & _PRIORITY:
         payload = payload[5:]
     return payload
+
+
+def turns(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Returns what passed in a protocol in which each end waits for the other, by turns."""
+    found: list[Chunk] = []
+    for chunk in chunks:
+        if found and found[-1].who == chunk.who:
+            found[-1] = Chunk(chunk.who, found[-1].data + chunk.data)
+        else:
+            found.append(chunk)
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.groups import need
 from tests.transcripts import recorded_files
 from tests.transcripts.compare import differences
 from tests.transcripts.scenarios import SCENARIOS
@@ -25,6 +26,8 @@ def shared() -> Iterator[Shared]:
 @pytest.mark.parametrize(("group", "name"), ALL, ids=lambda part: part.replace(" ", "-"))
 def test_the_same_bytes_pass(shared: Shared, group: str, name: str) -> None:
     scenario = SCENARIOS[group][name]
+    if scenario.needs:
+        need(scenario.needs)
     recorded = recorded_files.read(recorded_files.path_of(group))
     changed = differences(recorded.get(name, []), transcript(scenario, shared))
     assert not changed, "\n".join([f"{group}/{name}: python -m tests.transcripts", *changed])

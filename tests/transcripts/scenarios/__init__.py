@@ -2,6 +2,7 @@
 
 from tests.transcripts.scenarios import (
     batches,
+    bridges,
     errors,
     games,
     gymnasium_spaces,
@@ -29,5 +30,6 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         games,
         properties,
         one_file,
+        bridges,
     )
 }
