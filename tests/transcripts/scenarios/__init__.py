@@ -9,6 +9,7 @@ from tests.transcripts.scenarios import (
     gymnasium_ways,
     one_file,
     properties,
+    restarts,
     values,
     vectors,
     ways,
@@ -29,6 +30,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         vectors,
         games,
         properties,
+        restarts,
         one_file,
         bridges,
     )
