@@ -170,7 +170,9 @@ def futures_threads(connection: Connection) -> list[str]:
 
 def test_a_future_whose_result_is_asked_for_needs_no_thread(connection: Connection) -> None:
     futures = [connection.submit(extension(number)) for number in range(50)]
+    assert repr(futures[0]) == "<RequestFuture for extension: running>"
     assert settles(futures[0].done)
+    assert repr(futures[0]) == "<RequestFuture for extension: finished>"
     assert not futures[0].running()
     assert [number_of(future.result(SECONDS)) for future in futures] == list(range(50))
     assert futures[7].exception() is None
@@ -262,6 +264,7 @@ def test_what_waits_for_a_future_is_told_of_its_deadline() -> None:
         with time_limit(SECONDS / 4):
             assert concurrent.futures.wait([future], SECONDS).done == {future}
         assert isinstance(future.exception(), DeadlineExceededError)
+        assert repr(future).endswith(": finished, raised DeadlineExceededError>")
         assert not connection.is_usable
         turns.release(2)  # So that the server ends.
 
