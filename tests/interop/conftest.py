@@ -24,17 +24,6 @@ MakeEnvironment = Callable[..., DmEnvAdaptor]
 TRANSPORTS: list[Any] = [name for name in typing.get_args(connecting.Transport) if name != "auto"]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent != Path(__file__).parent or not hasattr(item, "callspec"):
-            continue
-        params = item.callspec.params
-        # Its core is that of the C++ peer; that grpcio reaches it is seen there.
-        if params.get("transport") == "grpc" and params.get("peer") == "grpcio":
-            item.add_marker(pytest.mark.slow)
-
-
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Builds the peer before the time of the test begins."""

@@ -141,7 +141,7 @@ def test_row_38_servers_acknowledge_any_number_of_probes_in_one_step(
     assert len(probes) >= 8
 
 
-GATE = ("cpp", "grpcio")
+GATE = ("cpp",)
 """The others, which hardly ever change, are checked with -m slow."""
 
 OPTIONS = Options(

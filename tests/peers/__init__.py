@@ -7,7 +7,7 @@ second later breaks off those that there are. `--address` is where it listens, i
 
 A world takes one agent at a time. Settings of CreateWorld, all of which may be left out:
 
-- `payload`, except of the grpcio peer, which echoes: what is observed. `echo`: actions of each of
+- `payload`: what is observed. `echo`: actions of each of
   the eleven dtypes, with the names of the DataTypes in lower case and their numbers as UIDs, are
   observed again under the same names and UIDs; `steps` (12) counts the steps of the sequence,
   `metadata` (13) is that of the call as `key=value`, in hexadecimal where the key ends in `-bin`.

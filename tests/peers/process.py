@@ -14,13 +14,11 @@ class PeerProcess:
 
     Args:
       command: the program and its arguments.
-      folder: the working directory.
     """
 
-    def __init__(self, command: Sequence[str | Path], folder: Path | None = None):
+    def __init__(self, command: Sequence[str | Path]):
         self._process = subprocess.Popen(
             [str(part) for part in command],
-            cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

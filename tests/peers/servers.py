@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.peers import cpp_peers
 from tests.peers.building import GOOGLE_RPC, PROTOS, MissingToolchainError, build
 from tests.peers.process import PeerProcess
-
-_ROOT = Path(__file__).parents[2]
 
 _GO_TOOLS = (
     ("go version", "golang-go"),
@@ -56,15 +53,10 @@ def _node(*arguments: str | Path) -> PeerProcess:
     return PeerProcess(["node", BUILT["node"]() / "server.js", PROTOS, GOOGLE_RPC, *arguments])
 
 
-def _grpcio(*arguments: str | Path) -> PeerProcess:
-    return PeerProcess([sys.executable, "-m", "tests.peers.grpcio.server", *arguments], _ROOT)
-
-
 SERVERS: dict[str, Callable[..., PeerProcess]] = {
     "cpp": cpp_peers.server,
     "go": _go,
     "node": _node,
-    "grpcio": _grpcio,
 }
 
 TRIALS: dict[str, Callable[[], list[str | Path]]] = {
