@@ -14,6 +14,7 @@ import pytest
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.transports.net import status
 from tests.support.environments import Echo
 from tests.support.one_file import one_file
 from tests.transports import frames
@@ -29,14 +30,12 @@ SESSION = frames.PREFACE + frames.settings() + request(1) + requests(1, b"\x0a\x
 # How a page's `fetch`, beacon, preflight and WebSocket begin, and an upgrade to HTTP/2, which no
 # browser sends. What follows is a name, and a body that is a session.
 LINES = [
-    "GET /dm_env_rpc.v1.Environment/Process HTTP/1.1",
-    "POST /dm_env_rpc.v1.Environment/Process HTTP/1.1\r\nContent-Type: text/plain",
-    "PRI /dm_env_rpc.v1.Environment/Process HTTP/1.1",
-    "OPTIONS /dm_env_rpc.v1.Environment/Process HTTP/1.1\r\n"
-    "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type",
-    "GET /dm_env_rpc.v1.Environment/Process HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket",
-    "GET /dm_env_rpc.v1.Environment/Process HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\n"
-    "Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA",
+    "GET {} HTTP/1.1",
+    "POST {} HTTP/1.1\r\nContent-Type: text/plain",
+    "PRI {} HTTP/1.1",
+    "OPTIONS {} HTTP/1.1\r\nAccess-Control-Request-Method: POST",
+    "GET {} HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket",
+    "GET {} HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA",
 ]
 
 
@@ -50,7 +49,8 @@ def test_a_page_reaches_no_session(kind: str) -> None:
             server = stack.enter_context(serve(Echo, **options))
             address = server.address
         for line in LINES:
-            head = f"{line}\r\nHost: evil.test\r\nContent-Length: {len(SESSION)}\r\n\r\n"
+            first = line.format(status.PROCESS)
+            head = f"{first}\r\nHost: evil.test\r\nContent-Length: {len(SESSION)}\r\n\r\n"
             with RawClient(address, greets=False) as client:
                 client.send(head.encode() + SESSION)
                 assert client.read_to_the_end()
