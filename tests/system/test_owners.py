@@ -12,7 +12,6 @@ import pytest
 
 from dm_env_rpc_client.system.owner_threads import (
     MainOwner,
-    OwnerGoneError,
     OwnerThread,
 )
 from tests.support.scripted import settles
@@ -28,27 +27,6 @@ def fail(error: BaseException) -> None:
 
 def fail_anew() -> None:
     raise Thing
-
-
-def test_one_thread_makes_the_calls_of_all() -> None:
-    owner = OwnerThread("owner")
-    assert "owner" not in [thread.name for thread in threading.enumerate()]
-    with concurrent.futures.ThreadPoolExecutor(8) as executor:
-        found = set(executor.map(lambda _: owner.call(threading.get_ident), range(100)))
-    (one,) = found
-    assert one != threading.get_ident()
-    assert one in [thread.ident for thread in threading.enumerate() if thread.name == "owner"]
-    owner.end()
-
-
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)])
-def test_what_a_call_raises_is_raised_to_its_caller(error: BaseException) -> None:
-    owner = OwnerThread("owner")
-    with pytest.raises(type(error)) as caught:
-        owner.call(fail, error)
-    assert caught.value is error
-    assert owner.call(pow, 2, 3) == 8
-    owner.end()
 
 
 def test_it_ends_after_the_calls_that_wait_and_takes_no_more() -> None:
@@ -70,17 +48,6 @@ def test_it_ends_after_the_calls_that_wait_and_takes_no_more() -> None:
         first.result()
     assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
     with pytest.raises(RuntimeError, match="has ended"):
-        owner.call(pow, 2, 3)
-
-
-def test_an_owner_ends_when_nothing_belongs_to_it_any_more() -> None:
-    owner = OwnerThread("owner")
-    owner.hold()
-    owner.hold()
-    owner.call(owner.release)
-    assert owner.call(pow, 2, 3) == 8
-    owner.call(owner.release)
-    with pytest.raises(OwnerGoneError):
         owner.call(pow, 2, 3)
 
 
@@ -106,28 +73,6 @@ def test_calls_that_have_not_begun_can_be_taken_back() -> None:
 
 
 # A thread that exists already.
-
-
-def test_calls_are_made_by_the_thread_that_waits() -> None:
-    owner = MainOwner("the things")
-    with concurrent.futures.ThreadPoolExecutor() as executor:
-        called = executor.submit(owner.call, threading.get_ident)
-        assert owner.work_until(called.done, 30)
-        assert called.result() == threading.get_ident()
-        owner.hold()
-        with pytest.raises(RuntimeError, match="the things belong to the thread that waited"):
-            executor.submit(owner.work_until, lambda: True).result()
-        owner.release()
-        assert executor.submit(owner.work_until, lambda: True).result()
-    assert not owner.work_until(lambda: False, 0.01)
-
-
-def test_what_needs_the_owner_is_done_aside_and_raises() -> None:
-    owner = MainOwner("the things")
-    me = threading.get_ident()
-    assert owner.aside(lambda: (owner.call(threading.get_ident), threading.get_ident()))[0] == me
-    with pytest.raises(Thing):
-        owner.aside(fail_anew)
 
 
 def test_a_signal_is_handled_after_the_call_and_a_second_one_at_once() -> None:
