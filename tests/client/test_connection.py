@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -16,9 +15,7 @@ from dm_env_rpc_client import (
     DeadlineExceededError,
     connect,
 )
-from dm_env_rpc_client.protocol import envelopes, pipeline
-from dm_env_rpc_client.protocol.pipeline import Pending, Pipeline
-from dm_env_rpc_client.testing import Request, Response, ScriptedServer, echo
+from dm_env_rpc_client.testing import ScriptedServer
 from tests.client.scripts import held
 from tests.support.both_transports import EVERY
 from tests.support.scripted import extension, number_of, settles
@@ -32,21 +29,6 @@ def test_a_channel_of_the_users_own_stays_open(echo_server: ScriptedServer) -> N
         for number in range(2):
             with Connection(channel) as connection:
                 assert connection.send(extension(number)) == extension(number)
-
-
-def test_metadata_reaches_the_server() -> None:
-    seen: dict[str, str | bytes] = {}
-
-    def script(requests: Iterator[Request], context: grpc.ServicerContext) -> Iterator[Response]:
-        seen.update(context.invocation_metadata())
-        yield from echo(requests, context)
-
-    with ScriptedServer(script) as server:
-        metadata = (("token", "secret"), ("raw-bin", b"\x00\xff"))
-        with connect(server.address, metadata=metadata) as connection:
-            connection.send(extension(0))
-    assert seen["token"] == "secret"
-    assert seen["raw-bin"] == b"\x00\xff"
 
 
 def test_what_interprets_an_answer_may_send_a_request(echo_server: ScriptedServer) -> None:
@@ -134,40 +116,3 @@ def test_reopen_opens_the_same_again(echo_server: ScriptedServer) -> None:
         with connection.reopen() as again, again.reopen(timeout=5) as third:
             assert again.send(extension(1)) == extension(1)
             assert third.send(extension(2)) == extension(2)
-
-
-def request(number: int = 0, size: int = 0) -> Pending:
-    pending = Pending(envelopes.encode_request(extension(number)))
-    pending.size = size or pending.size
-    return pending
-
-
-def answer(number: int) -> bytes:
-    return Response(extension=extension(number)).SerializeToString()
-
-
-def test_there_is_room_for_one_request_of_any_size() -> None:
-    fifo = Pipeline("there")
-    assert fifo.has_room(1 << 40)
-    fifo.push([request(size=1 << 40)])
-    assert not fifo.has_room(1)
-    fifo.answer(answer(0))
-    assert fifo.has_room(1 << 40)
-
-
-def test_count_and_bytes_are_bounded() -> None:
-    fifo = Pipeline("there")
-    for _ in range(pipeline.MAX_REQUESTS_IN_FLIGHT):
-        assert fifo.has_room(1)
-        fifo.push([request()])
-    assert not fifo.has_room(1)
-    assert fifo.push([request(), request()]) == []
-    assert len(fifo) == pipeline.MAX_REQUESTS_IN_FLIGHT
-    assert fifo.oldest is not None
-    other = Pipeline("there")
-    other.push([request(size=pipeline.MAX_BYTES_IN_FLIGHT - 10)])
-    assert other.has_room(10)
-    assert not other.has_room(11)
-    fits, too_much = request(size=10), request(size=1)
-    assert other.push([fits, too_much]) == [envelopes.encode_request(extension(0)).message]
-    assert (fits.is_sent, too_much.is_sent) == (True, False)

@@ -15,7 +15,7 @@ from tests.support.scripted import extension
 from tests.transports.raw_server import ask, both_ways
 
 TRANSPORTS = ["grpc"]
-TIMEOUT = 2.0
+TIMEOUT = 1.0
 
 
 @both_ways
@@ -38,6 +38,9 @@ def test_a_server_that_has_no_such_method_is_alive_in_a_long_request(
         yield Response(extension=request.extension)
 
     monkeypatch.setattr(Probes, "ended", end)
+    looks = ("transports.net.keepalive.", "client.connection._", "client.async_pipeline._")
+    for place in looks:
+        monkeypatch.setattr(f"dm_env_rpc_client.{place}LOOK_SECONDS", 0.1)
 
     # With one thread, which the stream takes.
     monkeypatch.setattr(scripted_server, "_STREAMS", 1)

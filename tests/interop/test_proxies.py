@@ -198,13 +198,13 @@ def ends(env: Any, pause: float) -> Exception:
 
 LIMITS = {
     "requests": ("nginx", [(r"client_max_body_size .*;", "client_max_body_size 1m;")], 0.0),
-    "a pause": ("nginx", [(r"grpc_read_timeout .*;", "grpc_read_timeout 1s;")], 3.0),
+    "a pause": ("nginx", [(r"grpc_read_timeout .*;", "grpc_read_timeout 500ms;")], 1.2),
     "a pause of the client": (
         "nginx",
-        [(r"client_body_timeout .*;", "client_body_timeout 1s;")],
-        3.0,
+        [(r"client_body_timeout .*;", "client_body_timeout 500ms;")],
+        1.2,
     ),
-    "a pause in haproxy": ("haproxy", [(r"(timeout (client|server)) .*", r"\1 1s")], 3.0),
+    "a pause in haproxy": ("haproxy", [(r"(timeout (client|server)) .*", r"\1 500ms")], 1.2),
 }
 
 

@@ -37,13 +37,13 @@ ANSWERS = "reliability/hostile/test_answers"
 ENVIRONMENTS = "server/test_environments"
 JOINING = "reliability/connections/test_joining"
 LOST = "reliability/connections/test_lost_peers"
-SLOTS = "reliability/connections/test_server_slots"
+SILENT = "reliability/hostile/test_silent_clients"
 
 _TABLE: dict[tuple[str, str], list[tuple[str, ...]]] = {
     ("overview", "introduction"): [
         ("client/test_connect::test_stubs_and_servers_of_both_packages_go_together",
          "there is one method, Process, a stream both ways"),
-        (f"{SLOTS}::test_row_26_one_client_too_many",
+        (f"{SILENT}::test_row_40_idle_streams",
          "a server decides how many clients it supports"),
         ("server/test_threads::test_others_go_on_while_a_step_does_not_end",
          "each client may have a world of its own"),

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,22 @@ def pair() -> Iterator[Pair]:
     one, other = MessagePipe.pair()
     with contextlib.closing(one), contextlib.closing(other):
         yield one, other
+
+
+@pytest.mark.parametrize("parts", [(), (b"",), (b"one",), (b"a", b"", b"b"), (b"x" * 5_000_000,)])
+def test_messages_arrive_whole_and_in_order(pair: Pair, parts: tuple[bytes, ...]) -> None:
+    one, other = pair
+
+    def send() -> None:
+        one.send(*parts)
+        one.send(b"last")
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    message, descriptor = other.receive()
+    assert (bytes(message), descriptor) == (b"".join(parts), None)
+    assert other.receive().message == b"last"
+    sender.join()
 
 
 def test_a_message_that_is_too_large_is_not_followed_by_its_rest(pair: Pair) -> None:

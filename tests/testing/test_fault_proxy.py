@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from dm_env_rpc_client import ConnectionLostError, connect, make
+from dm_env_rpc_client import make
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.testing import FaultProxy, ScriptedServer
-from dm_env_rpc_client.testing import echo as answers_itself
-from tests.support.certificates import self_signed
+from dm_env_rpc_client.testing import FaultProxy
 from tests.support.scripted import (
     answering_socket,
     descriptor_count,
-    extension,
     settles,
     thread_count,
 )
@@ -289,23 +284,6 @@ def test_what_is_closed_is_gone() -> None:
         assert settles(lambda: descriptor_count() <= descriptors + 1)
         with pytest.raises(ConnectionRefusedError):
             connected(proxy)
-
-
-@pytest.mark.parametrize("direction", ["to_server", "to_client"])
-def test_with_tls_corrupted_bytes_end_the_connection(tmp_path: Path, direction: Any) -> None:
-    key, certificate = self_signed(tmp_path)
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
-    trusting = ssl.create_default_context(cafile=certificate)
-    with (
-        ScriptedServer(script=answers_itself, credentials=credentials) as server,
-        FaultProxy(server.address, slice_bytes=100) as proxy,
-    ):
-        address = "localhost:" + proxy.address.rpartition(":")[2]
-        with connect(address, credentials=trusting, request_timeout=5) as connection:
-            assert connection.send(extension(1)) == extension(1)
-            proxy.corrupt(direction, 1, after=20)
-            with pytest.raises(ConnectionLostError):
-                connection.send(extension(2))
 
 
 def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:

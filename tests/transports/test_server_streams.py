@@ -163,16 +163,6 @@ def test_the_metadata_of_a_call_belong_to_the_peer_and_no_text_shows_them(
     assert "s3cret" not in f"{peer} {peer!r}"
 
 
-def test_a_stream_whose_client_is_gone_is_told_while_it_answers(
-    listener: Listener, streams: Streams
-) -> None:
-    with grpc.insecure_channel(listener.address) as channel:
-        _call, stream = busy(channel, streams, b"wait")
-        assert not stream.abandoned.is_set()
-    assert stream.closed.wait(WAIT_SECONDS)
-    assert stream.close_count == 1
-
-
 def test_a_cancelled_call_is_told_and_the_others_go_on(
     channel: grpc.Channel, streams: Streams
 ) -> None:

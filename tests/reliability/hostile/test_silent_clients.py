@@ -101,9 +101,10 @@ def test_row_40_silent_sockets(name: str, count: int, seen: Seen) -> None:
         assert grown <= SLACK
 
 
+@pytest.mark.row(26)
 @counts(64, 256)
 def test_row_40_idle_streams(count: int, seen: Seen) -> None:
-    """Row 40: idle streams are clients as good as any; one too many is told so within 1 s."""
+    """Rows 26, 40: idle streams are clients as good as any; one too many is told so in 1 s."""
     greet = patience(0.5)
     seconds = {"_GREET_SECONDS": greet, "_LOOK_SECONDS": 0.05}
     with served(seconds, max_connections=count + 1) as server:
@@ -113,10 +114,12 @@ def test_row_40_idle_streams(count: int, seen: Seen) -> None:
             time.sleep(greet + 0.3)  # Longer than a client may take to greet.
             assert not dropped(clients)
             with Honest(server.address) as last:
-                begin = Stopwatch()
-                with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
-                    Honest(server.address)
-                assert begin.within(HONEST_SECONDS)
+                for _ in range(5):
+                    begin = Stopwatch()
+                    with pytest.raises(ConnectionLostError, match="RESOURCE_EXHAUSTED"):
+                        Honest(server.address)
+                    seen(refused_clients=1, refused_after_s=begin.seconds)
+                    assert begin.within(HONEST_SECONDS)
                 assert last.steps_within(HONEST_SECONDS)
             assert is_served_in_time(server)
         seen(idle_streams=count)

@@ -1,15 +1,12 @@
-"""Which servers are reached, how names are resolved, what may listen there, and TLS."""
+"""Which servers are reached, how names are resolved, and what may listen there."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import dataclasses
-import os
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -20,14 +17,11 @@ from dm_env_rpc_client import (
     DeadlineExceededError,
     ProtocolError,
     SpecError,
-    Tls,
     connect,
-    connect_async,
 )
-from dm_env_rpc_client.testing import ScriptedServer, echo
+from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.endpoint import is_for_http2
 from dm_env_rpc_client.transports.net.addresses import Target
-from tests.support.certificates import Authority
 from tests.support.scripted import extension
 from tests.support.stopwatch import patience, time_limit
 from tests.transports.raw_server import Script, ask, both_ways, raw_server, until_closed
@@ -172,35 +166,3 @@ def test_a_name_that_is_not_resolved_in_time_is_a_deadline(monkeypatch: pytest.M
     asked.set()
     with pytest.raises(ConnectionLostError, match="no such name"):
         connect("unknown.example:7", timeout=0.3, insecure=True, transport="http2")
-
-
-# TLS.
-
-
-@pytest.fixture
-def tls_server(authority: Authority, tls: Tls) -> Iterator[str]:
-    """A server that takes clients with a certificate of our root only."""
-    credentials = dataclasses.replace(tls, ca=authority.ca).server_credentials()
-    with ScriptedServer(echo, credentials) as server:
-        yield server.address
-
-
-@pytest.fixture(scope="module")
-def client_tls(authority: Authority) -> Tls:
-    own = authority.issue("client")
-    return Tls(ca=authority.ca, cert=own.cert, key=own.key)
-
-
-async def test_tls_with_roots_and_a_certificate_of_ones_own(
-    tls_server: str, client_tls: Tls
-) -> None:
-    requests = [extension(number) for number in range(200)]
-    large = extension(1)
-    large.value = os.urandom(3_000_000)
-    with connect(tls_server, credentials=client_tls) as connection:
-        futures = [connection.submit(each) for each in requests]
-        assert [future.result(10) for future in futures] == requests
-        assert connection.send(large, timeout=20) == large
-    async with await connect_async(tls_server, credentials=client_tls) as other:
-        assert await asyncio.gather(*map(other.send, requests)) == requests
-        assert await other.send(large, timeout=20) == large

@@ -13,7 +13,6 @@ from dm_env_rpc_client.transports.http2.server import answering, leading
 from dm_env_rpc_client.transports.server_streams import StreamStatusError
 from tests.support.programs import open_links
 from tests.support.scripted import settles
-from tests.transports import frames
 from tests.transports.frames import DATA, END_STREAM, HEADERS, frame, reset, window_update
 from tests.transports.hosts import WAIT_SECONDS, Host, is_served
 from tests.transports.raw_client import RawClient, request, requests
@@ -189,12 +188,6 @@ def test_a_forked_child_keeps_no_connection_open(host: Host, client: RawClient) 
     finally:
         os.close(writer)
         os.waitpid(child, 0)
-
-
-def test_a_client_without_a_table_for_headers_is_told_so_in_each_block(client: RawClient) -> None:
-    client.send(frames.settings(table=0) + request(1) + requests(1, b"echo:x", end=True))
-    assert client.read_until(lambda: client.status(1) == "0")
-    assert [one.payload[:1] for one in client.found(HEADERS, 1)] == [b"\x20"] * 2
 
 
 def test_stop_waits_until_the_answers_are_read(host: Host) -> None:
