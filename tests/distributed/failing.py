@@ -1,36 +1,24 @@
-"""Environments and a policy that fail where they are told to. Actors import this file."""
+"""Rollouts whose environments and policy fail where they are told to. Actors import this file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import dm_env
 import numpy as np
 import numpy.typing as npt
 
+from dm_env_rpc_client import make
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
-from dm_env_rpc_client.distributed import PolicyStep
-from tests.reliability.processes.failing_values import Told, Trap, spring
+from dm_env_rpc_client.distributed import LocalRollouts, PolicyStep, RemoteEnvironments, Rollouts
+from tests.reliability.processes.failing_values import ROWS, Answer, Told, Trap, place_of
 
-STEPS = 3
-"""The steps of a batch."""
+BEGIN = [(-1, 0)] * ROWS
+"""Actions that are no steps to `Told`."""
 
-
-class Orders(NamedTuple):
-    """The weights of a policy: what to do in the next batch.
-
-    Attributes:
-      ticket: the action of the first environment in the first step; others follow.
-      codes: where environments fail, [STEPS, N]; see `failing_values.place_of`.
-      place: where the policy or what it returns fails.
-      kind: the error of that.
-    """
-
-    ticket: int
-    codes: npt.NDArray[np.int64]
-    place: str
-    kind: int
+TRAPS = {"pickled": "dump", "unpickled": "load"}
+"""Where what the policy returns fails."""
 
 
 def told(index: int) -> dm_env.Environment:
@@ -38,35 +26,43 @@ def told(index: int) -> dm_env.Environment:
     return GymnasiumEnvironment(Told(index))
 
 
-def observed(timestep: dm_env.TimeStep) -> npt.NDArray[np.int64]:
+def observed(timestep: dm_env.TimeStep) -> Any:
     """The only observation, which remote environments have under a name."""
     found: Any = timestep.observation
-    array: npt.NDArray[np.int64] = found["observation"] if isinstance(found, Mapping) else found
-    return array
+    return found["observation"] if isinstance(found, Mapping) else found
 
 
-class Obeying:
-    """A policy that acts as its weights say."""
+def obey(
+    timestep: dm_env.TimeStep, weights: Any, random: Sequence[np.random.Generator]
+) -> PolicyStep:
+    """A policy whose weights are the actions of all environments, with where they fail."""
+    rows = observed(timestep)[:, 0]
+    actions = np.array([np.asarray(weights[row], np.int64) for row in rows])
+    extras = np.full(len(rows), None)
+    for index, code in enumerate(actions[:, 1]):
+        place, kind = place_of(code)
+        if place in TRAPS:
+            extras[index] = Trap(TRAPS[place], kind)
+    is_named = isinstance(timestep.observation, Mapping)
+    return PolicyStep({"action": actions} if is_named else actions, extras)
 
-    def __init__(self) -> None:
-        self._step = 0
-        self._ticket = -1
 
-    def __call__(
-        self, timestep: dm_env.TimeStep, weights: Orders, random: Sequence[np.random.Generator]
-    ) -> PolicyStep:
-        if weights.ticket != self._ticket:
-            self._step, self._ticket = 0, weights.ticket
-        rows = observed(timestep)[:, 0]
-        total = weights.codes.shape[1]
-        tickets = weights.ticket + self._step * total + rows
-        actions = np.stack([tickets, weights.codes[self._step, rows]], axis=1)
-        is_last = self._step == STEPS - 1
-        self._step += 1
-        extras = np.full(len(rows), None)
-        if is_last and weights.place == "policy":
-            spring(weights.kind)
-        if is_last and weights.place in ("dump", "load"):
-            extras[0] = Trap(weights.place, weights.kind)
-        own = {"action": actions} if isinstance(timestep.observation, Mapping) else actions
-        return PolicyStep(own, extras)
+def taken(rollouts: Rollouts, actions: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any], Any]:
+    """Collects a batch of one step; returns observations, rewards, and what the former say."""
+    rollouts.update(actions)
+    steps = rollouts.collect(1).timesteps
+    observations = observed(steps)[1]
+    return observations, steps.reward[1], [Answer(*map(int, row))._asdict() for row in observations]
+
+
+def of_each(address: str) -> Any:
+    """What makes one of the environments of a server."""
+    return lambda index: make(address, {"index": index})
+
+
+def of_batches(address: str) -> Any:
+    return RemoteEnvironments(address, lambda index: {"index": index})
+
+
+def local(made: Any) -> Rollouts:
+    return LocalRollouts(made, obey, 2, ROWS // 2)

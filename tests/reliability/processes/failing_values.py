@@ -150,7 +150,7 @@ class Told(gymnasium.Env[Any, Any]):
     """
 
     observation_space = spaces.Box(-1, 1 << 41, (len(Answer._fields),), np.int64)
-    action_space = spaces.Box(0, 1 << 40, (2,), np.int64)
+    action_space = spaces.Box(-1, 1 << 40, (2,), np.int64)
 
     def __init__(self, index: int = 0):
         self._books = Books(index)

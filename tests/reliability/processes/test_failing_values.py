@@ -9,7 +9,7 @@ import json
 import logging
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,8 +29,10 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.adaptors.gymnasium.info_observation import extras_of_rows, unstacked
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
+from dm_env_rpc_client.distributed import Rollouts
 from dm_env_rpc_client.errors import AgentsFailedError
 from dm_env_rpc_client.server import serve
+from tests.distributed import failing
 from tests.reliability.processes.failing_values import (
     ERRORS,
     PLACES,
@@ -70,6 +72,8 @@ class Way(abc.ABC):
     Args:
       address: of a server.
     """
+
+    keeps_lives = True
 
     def __init__(self, address: str):
         self.address = address
@@ -189,6 +193,31 @@ class Agents(Way):
         self._env.close()
 
 
+class Rolled(Way):
+    """Rollouts, whose policy takes the actions as its weights.
+
+    Args:
+      address: of a server.
+      begin: makes them, from the address.
+      keeps_lives: whether an environment that failed goes on; otherwise another takes its place.
+    """
+
+    def __init__(self, address: str, begin: Callable[[str], Rollouts], keeps_lives: bool = True):
+        super().__init__(address)
+        self._begin = begin
+        self.keeps_lives = keeps_lives
+
+    def open(self) -> npt.NDArray[Any]:
+        self._rollouts = self._begin(self.address)
+        return failing.taken(self._rollouts, failing.BEGIN)[0]
+
+    def step(self, actions: Any) -> tuple[Said, set[int]]:
+        return failing.taken(self._rollouts, actions), set()
+
+    def close(self) -> None:
+        self._rollouts.close()
+
+
 class Model:
     """Takes steps, some of which fail, and checks that every answer is that to its step.
 
@@ -198,8 +227,9 @@ class Model:
       wrong: the answers that were those to other steps.
     """
 
-    def __init__(self, way: Way, seed: int):
+    def __init__(self, way: Way, seed: int, errors: Sequence[type[BaseException]] = ()):
         self._way = way
+        self._errors = (*FAILURES, *errors)
         self._random = random.Random(seed)
         self._ticket = 0
         self._last: list[Answer] = []
@@ -248,7 +278,7 @@ class Model:
                 said, failed = self._way.step(actions)
         except EnvironmentsFailedError as error:
             is_lost = any(isinstance(each, LOST) for each in error.failures.values())
-        except FAILURES as error:
+        except self._errors as error:
             is_lost = isinstance(error, (*LOST, KeyboardInterrupt)) and place != CALLER
         else:
             # The time of a usual step.
@@ -266,6 +296,8 @@ class Model:
         for row in set(range(ROWS)) - failed:
             self.answers += 1
             answer, last = Answer(*map(int, observations[row])), self._last[row]
+            if answer.life != last.life and not self._way.keeps_lives:
+                last = Answer(row, answer.life, 0, -1)
             is_next = last.step < answer.step <= last.step + self._sent
             self._expect((answer.row, answer.ticket, answer.life), (row, tickets[row], last.life))
             self._expect((is_next, rewards[row]), (True, tickets[row]))
@@ -291,9 +323,10 @@ def silence() -> Iterator[None]:
 
 
 HERE = ("raised", "converted", "copied", "checked", "sent", "stacked", CALLER, ALARM)
+OF_INFOS = ("copied", "sent", "stacked")
 ONLY_CHILDREN = ("pickled", "unpickled")
 
-WAYS: Mapping[str, tuple[type[Way], int | None]] = {
+WAYS: Mapping[str, tuple[Callable[[str], Way], int | None]] = {
     "streams": (Streams, None),
     "streams of children": (Streams, 2),
     "rows": (Vector, None),
@@ -302,13 +335,20 @@ WAYS: Mapping[str, tuple[type[Way], int | None]] = {
     "joined rows": (Joined, None),
     "joined children": (Joined, 2),
     "players": (Agents, None),
-}
+    "local rollouts": (lambda at: Rolled(at, lambda _: failing.local(failing.told)), None),
+    "rollouts": (lambda at: Rolled(at, lambda at: failing.local(failing.of_each(at))), None),
+    "rollouts of batches": (
+        lambda at: Rolled(at, lambda at: failing.local(failing.of_batches(at))), None,
+    ),
+}  # fmt: skip
 
 
 def goals(name: str, count: int) -> dict[tuple[str, int], int]:
     """How often each place has to fail, with each error."""
-    # Agents of a game stack nothing. Few ways have places between processes.
-    places = {place: count for place in HERE if (place, name) != ("stacked", "players")}
+    # Agents of a game stack nothing, and nobody wants the infos of rollouts. Few ways have places
+    # between processes.
+    left_out = ("stacked",) if name == "players" else OF_INFOS if "rollouts" in name else ()
+    places = {place: count for place in HERE if place not in left_out}
     if name in ("children", "joined children"):
         places.update(dict.fromkeys(ONLY_CHILDREN, count * (len(WAYS) // 2)))
     found = {(place, kind): most for place, most in places.items() for kind in range(len(ERRORS))}
@@ -330,17 +370,26 @@ def test_row_55_no_answer_is_that_to_another_step(name: str, count: int, seen: S
     wanted = goals(name, count)
     # Worlds of connections that failures have ended stay for a time: too many for the limit.
     with serve(environment, processes=processes, idle_world_seconds=1.0) as server:
-        way = kind(server.address)
-        model = Model(way, seed=count)
-        model.open()
-        try:
-            while left := [each for each, most in wanted.items() if model.failures[each] < most]:
-                model.take(*model.choice(left))
-                model.take("", 0)
-        finally:
-            way.close()
-            if isinstance(way, Joined):
-                way.end()
+        run(kind(server.address), wanted, seen)
+
+
+def run(
+    way: Way,
+    wanted: Mapping[tuple[str, int], int],
+    seen: Seen,
+    errors: Sequence[type[BaseException]] = (),
+) -> None:
+    """Steps until each place has failed as often as it has to."""
+    model = Model(way, len(wanted), errors)
+    model.open()
+    try:
+        while left := [each for each, most in wanted.items() if model.failures[each] < most]:
+            model.take(*model.choice(left))
+            model.take("", 0)
+    finally:
+        way.close()
+        if isinstance(way, Joined):
+            way.end()
     by_place = collections.Counter[str]()
     for (place, error), failed in model.failures.items():
         by_place[f"{place}_{ERRORS[error].__name__}"] += failed
