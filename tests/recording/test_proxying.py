@@ -60,29 +60,23 @@ def test_agents_that_wait_for_one_another_do_not_wait_for_ever(path: Path) -> No
     assert len(read(path).connections) == 2
 
 
-def test_a_token_is_forwarded_and_not_recorded(path: Path) -> None:
-    with serve(Catch, token="hunter2") as server, proxy(server.address, path) as running:
-        with dm_env_rpc_client.make(running.address, token="hunter2") as env:
-            env.reset()
-        with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED") as refused:
-            dm_env_rpc_client.make(running.address)
-        assert refused.value.code == "UNAUTHENTICATED"
-    assert b"hunter2" not in path.read_bytes()
-    assert b"hunter2" not in b"".join(entry.message for entry in entries(path))
-
-
 @pytest.mark.certificates
-def test_the_server_may_require_tls(path: Path, tmp_path: Path) -> None:
+def test_the_server_may_require_tls_and_a_token_which_is_forwarded_and_not_recorded(
+    path: Path, tmp_path: Path
+) -> None:
     key, crt = self_signed(tmp_path)
     tls = Tls(cert=crt, key=key)
     with (
         serve(Catch, credentials=tls, token="hunter2") as server,
-        proxy(server.address, path, credentials=Tls(ca=crt), token="hunter2") as running,
+        proxy(server.address, path, credentials=Tls(ca=crt)) as running,
     ):
-        assert len(play(running.address, 5)) == 6
-    (connection,) = read(path).connections.values()
+        assert len(play(running.address, 5, token="hunter2")) == 6
+        with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED") as refused:
+            dm_env_rpc_client.make(running.address)
+        assert refused.value.code == "UNAUTHENTICATED"
+    connection = read(path).connections[1]
     assert connection.metadata["tls"] == "true"
-    assert b"hunter2" not in path.read_bytes()
+    assert b"hunter2" not in path.read_bytes() + b"".join(each.message for each in entries(path))
 
 
 def test_metadata_is_forwarded(path: Path) -> None:

@@ -16,13 +16,12 @@ from mcap.reader import make_reader
 
 import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
-from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ConnectionLostError, RecordingError, SpecError
 from dm_env_rpc_client.recording import Recorder, read
 from dm_env_rpc_client.recording import recorder as recorders
 from dm_env_rpc_client.server import Catch, Server, serve
 from tests.launch.processes import Launcher
-from tests.recording.sessions import SETTINGS, assert_same, entries, play, recorded
+from tests.recording.sessions import assert_same, entries, play, recorded
 from tests.support.environments import Constant
 from tests.support.ports import HeldPort
 from tests.support.programs import run_python
@@ -121,32 +120,13 @@ def test_what_cannot_connect_leaves_no_file(server: Server, path: Path) -> None:
     assert len(entries(path)) == 12
 
 
-RESTART = dm_env_rpc_client.Restart(attempts=2, backoff=0.01)
+def test_servers_that_are_launched_again_have_one_file(path: Path) -> None:
+    launcher = Launcher("dm_env_rpc_client.server:Catch")
+    restart = dm_env_rpc_client.Restart(attempts=2, backoff=0.01)
 
-
-def play_on(launcher: Launcher, env: Any, paddle: Any) -> None:
-    env.reset()
-    env.step({"paddle": paddle})
-    launcher.kill()
-    assert np.all(env.step({"paddle": paddle}).last())
-    assert np.all(env.reset().first())
-    env.step({"paddle": paddle})
-
-
-def relaunched(launcher: Launcher, path: Path) -> None:
-    with dm_env_rpc_client.make(launcher, record=path, restart=RESTART) as env:
-        play_on(launcher, env, 1)
-
-
-def relaunched_batch(launcher: Launcher, path: Path) -> None:
-    with dm_env_rpc_client.BatchedEnvironment(launcher, 2, record=path, restart=RESTART) as envs:
-        play_on(launcher, envs, np.ones(2, int))
-
-
-def relaunched_async(launcher: Launcher, path: Path) -> None:
     async def run() -> None:
         async with await dm_env_rpc_client.make_async(
-            launcher, record=path, restart=RESTART
+            launcher, record=path, restart=restart
         ) as env:
             await env.reset()
             await env.step({"paddle": 1})
@@ -156,11 +136,6 @@ def relaunched_async(launcher: Launcher, path: Path) -> None:
             await env.step({"paddle": 1})
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("way", [relaunched, relaunched_batch, relaunched_async])
-def test_servers_that_are_launched_again_have_one_file(way: Any, path: Path) -> None:
-    way(Launcher("dm_env_rpc_client.server:Catch"), path)
     recording = read(path)
     assert recording.is_complete
     assert len({each.address for each in recording.connections.values()}) == 2
@@ -197,31 +172,6 @@ def test_connections_to_one_path_share_the_file_while_one_is_open(
     assert [entry.connection.number for entry in entries(path)] == [1, 1, 2, 2, 1, 1]
     with pytest.raises(RecordingError, match="the file exists"):
         dm_env_rpc_client.connect(server.address, record=path)
-
-
-def test_a_reopened_connection_is_recorded_too(server: Server, path: Path) -> None:
-    with dm_env_rpc_client.connect(server.address, record=path) as first:
-        first.send(dm_env_rpc_pb2.CreateWorldRequest())
-    with first.reopen() as second:
-        second.send(dm_env_rpc_pb2.CreateWorldRequest())
-    assert [entry.connection.number for entry in entries(path)] == [1, 1, 2, 2]
-
-
-def test_environments_of_a_batch_have_one_file(path: Path) -> None:
-    with serve(Catch) as one, serve(Catch) as other:
-        envs = RemoteVectorEnv(
-            [one.address, other.address], 4, create_world_settings=SETTINGS, record=path
-        )
-        envs.reset()
-        for _ in range(12):
-            envs.step(envs.action_space.sample())
-        envs.close()
-    recording = read(path)
-    assert {each.address for each in recording.connections.values()} == {
-        one.address, other.address
-    }  # fmt: skip
-    assert len(recording.connections) == 2  # A world of two rows at each server.
-    assert len(recording.episodes) >= 8
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])

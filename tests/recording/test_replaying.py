@@ -14,12 +14,13 @@ import pytest
 import dm_env_rpc_client
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
-from dm_env_rpc_client.recording import Recorder, read, replay
-from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.protocol import timesteps
+from dm_env_rpc_client.recording import Recorder, Scan, episodes, read, replay
+from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 from tests.recording import sessions
-from tests.recording.sessions import SETTINGS, assert_same, messages, play, record
+from tests.recording.sessions import SETTINGS, assert_same, messages, move, play, record
 from tests.reliability.scorecard import counts
 
 ARENA = dm_env_rpc_pb2.EnvironmentResponse(create_world={"world_name": "arena"}).SerializeToString()
@@ -42,13 +43,6 @@ def test_a_session_is_replayed_bit_for_bit(tmp_path: Path, count: int) -> None:
         assert_same(expected, play(replayed.address, count, record=second))
     assert len(messages(first)) == 2 * (count + 5)
     assert messages(first) == messages(second)
-
-
-def test_a_replay_serves_any_number_of_clients(recorded: Path) -> None:
-    with replay(recorded) as replayed:
-        first = play(replayed.address, 30)
-        assert_same(first, play(replayed.address, 30))
-        assert_same(first, play(replayed.address, 30, transport="grpc"))
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
@@ -212,3 +206,78 @@ def test_what_cannot_be_replayed(path: Path, recorded: Path) -> None:
         replay(path)
     with pytest.raises(SpecError, match="plaintext"):
         replay(recorded, "0.0.0.0:0")
+
+
+def test_episodes_are_what_the_agent_saw(server: Server, path: Path) -> None:
+    seen = play(server.address, 22, record=path)
+    found = read(path).episodes
+    assert [len(episode) for episode in found] == [5, 5, 5, 5, 3]
+    assert [episode.end for episode in found] == ["terminated"] * 4 + ["interrupted"]
+    assert [episode.number for episode in found] == [1, 2, 3, 4, 5]
+    assert_same(seen, [step for episode in found for step in episode.flat_timesteps])
+    for index, episode in enumerate(found):
+        part = seen[5 * index : 5 * index + 5]
+        np.testing.assert_equal(episode.timesteps._asdict(), timesteps.stack(part)._asdict())
+        moves = [move(5 * index + step)["paddle"] for step in range(len(part) - 1)]
+        np.testing.assert_array_equal(episode.actions["paddle"], moves)
+        assert episode.episode_return == sum(step.reward or 0.0 for step in part)
+        assert 0 < episode.seconds < 60
+        assert episode.began.tzinfo is not None
+
+
+def test_a_reset_ends_an_episode_and_errors_do_not(server: Server, path: Path) -> None:
+    env = dm_env_rpc_client.make(server.address, SETTINGS, record=path)
+    env.reset()
+    env.step({"paddle": 1})
+    with pytest.raises(DmEnvRpcError):
+        env.connection.send(dm_env_rpc_pb2.StepRequest(requested_observations=[99]))
+    env.step({"paddle": 1})
+    env.reset()
+    env.step({"paddle": 1})
+    env.close()
+    found = read(path).episodes
+    ends = [(len(episode), episode.end) for episode in found]
+    assert ends == [(3, "interrupted"), (2, "interrupted")]
+
+
+def test_steps_that_leave_actions_out_have_no_stack_of_actions(server: Server, path: Path) -> None:
+    with dm_env_rpc_client.make(server.address, record=path) as env:
+        env.reset()
+        env.step({})
+    (episode,) = read(path).episodes
+    assert episode.flat_actions == [{}, {}]
+    with pytest.raises(SpecError, match=r"step 1 of episode 1 has no action 'paddle'"):
+        episode.actions  # noqa: B018
+
+
+def test_agents_of_several_connections_are_told_apart(server: Server, path: Path) -> None:
+    with Recorder(path) as recorder:
+        one = dm_env_rpc_client.make(server.address, SETTINGS, record=recorder)
+        other = dm_env_rpc_client.make(server.address, {**SETTINGS, "rows": 6}, record=recorder)
+        for env in (one, other) * 3:
+            env.step({"paddle": 1})
+        one.close()
+        other.close()
+    found = list(episodes(path))
+    assert {episode.connection.number: len(episode) for episode in found} == {1: 3, 2: 3}
+    assert found[1].flat_timesteps[0].observation["board"].shape == (6, 4)
+    scan = Scan(path)
+    assert len(list(episodes(scan))) == 2
+    assert (len(scan.connections), scan.is_complete) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("request_message", "answer"),
+    [
+        (b"\xff", b""),
+        (None, b"\xff\xff"),
+        (None, dm_env_rpc_pb2.EnvironmentResponse(step={"state": 1}).SerializeToString()),
+    ],
+)
+def test_what_breaks_the_protocol_is_named(
+    path: Path, request_message: bytes | None, answer: bytes
+) -> None:
+    create = dm_env_rpc_pb2.EnvironmentRequest(create_world={}).SerializeToString()
+    record(path, (create if request_message is None else request_message, answer))
+    with pytest.raises(RecordingError, match=r"(request|answer) 1 of connection 1 breaks"):
+        read(path)

@@ -111,21 +111,6 @@ def test_a_finished_file_that_is_another_one_is_left_as_it_is(
     seen(overwritten=0)
 
 
-def test_a_file_that_is_replaced_after_a_connection_was_opened(server: Server, path: Path) -> None:
-    with Recorder(path) as recorder:
-        play(server.address, STEPS, record=recorder)
-        with dm_env_rpc_client.make(server.address, record=recorder) as env:
-            recorder.settle()
-            rename(path)
-            path.write_bytes(b"something else")
-            # It was open already, so that the renamed file goes on.
-            env.reset()
-        with pytest.raises(RecordingError, match="is no longer the file"):
-            recorder.connection("localhost:1", {})
-    assert path.read_bytes() == b"something else"
-    assert len(read(path.with_name("renamed.mcap")).connections) == 2
-
-
 def test_a_finished_file_that_was_moved_and_linked_goes_on(server: Server, path: Path) -> None:
     with Recorder(path) as recorder:
         play(server.address, STEPS, record=recorder)
