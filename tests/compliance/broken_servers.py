@@ -8,7 +8,6 @@ from tests.compliance import (
     broken_streams,
     broken_tensors,
     broken_worlds,
-    one_client_servers,
 )
 from tests.compliance.breakage import BROKEN
 
@@ -19,5 +18,4 @@ __all__ = [
     "broken_streams",
     "broken_tensors",
     "broken_worlds",
-    "one_client_servers",
 ]

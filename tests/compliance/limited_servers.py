@@ -8,7 +8,7 @@ from typing import Any
 from google.rpc import code_pb2
 
 from tests.compliance import playground
-from tests.compliance.one_client_servers import (
+from tests.compliance.broken_worlds import (
     EndsTheEarlierStream,
     EndsTheStreamsOfOthers,
     JoinsWhenTheServerIsFree,

@@ -1,17 +1,260 @@
-"""The suite notices what is broken: one rule in each of the servers."""
+"""The suite notices what is broken, shared state too, and takes nothing else for it."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import dm_env
+import numpy as np
 import pytest
+from dm_env import specs
 
-from dm_env_rpc_client.compliance import CHECKS, Outcome, run, trial
+from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run, trial
+from dm_env_rpc_client.server import Catch, Race, serve
+from tests.adaptors.gymnasium.known import cart_pole
 from tests.compliance import breakage, playground
 from tests.compliance.broken_servers import BROKEN
 from tests.reliability.recording import Seen
 from tests.support.stopwatch import patience
+
+SUBJECTS = (
+    "a_step_changes_its_own_world_only",
+    "worlds_are_independent",
+    "rewards_and_discounts_are_numbers",
+    "observations_without_bounds_are_numbers",
+)
+OPTIONS: dict[str, Any] = {"timeout": 60.0, "quiet_seconds": 0.05}
+
+pytestmark = pytest.mark.row(30)
+
+
+def results_of(address: str, options: Options) -> dict[str, Result]:
+    checks = [check for check in CHECKS if check.name in SUBJECTS]
+    return {result.name: result for result in run(address, options, checks)}
+
+
+class Environment(dm_env.Environment):
+    """Nine steps that are counted; subclasses show something else, or have other lengths."""
+
+    length = 9
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def action_spec(self) -> Any:
+        return {"move": specs.BoundedArray((), np.float32, -1.0, 1.0, "move")}
+
+    def observation_spec(self) -> Any:
+        return {
+            "seen": specs.Array((4,), np.float32, "seen"),
+            "bits": specs.BoundedArray((64,), np.uint8, 0, 1, "bits"),
+        }
+
+    def reset(self) -> dm_env.TimeStep:
+        self._steps = 0
+        return dm_env.restart(self.observe())
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self._steps += 1
+        if self.is_over():
+            return dm_env.termination(self.reward(), self.observe())
+        return dm_env.transition(self.reward(), self.observe())
+
+    def is_over(self) -> bool:
+        return self._steps == self.length
+
+    def reward(self) -> float:
+        return float(self._steps)
+
+    def observe(self) -> Any:
+        return {
+            "seen": np.full(4, self._steps, np.float32),
+            "bits": np.full(64, self._steps % 2, np.uint8),
+        }
+
+
+class Random(Environment):
+    """Everything is random; with a seed, each world repeats itself."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        self._random = np.random.default_rng(seed)
+
+    def is_over(self) -> bool:
+        return bool(self._random.random() < 0.2)
+
+    def reward(self) -> float:
+        return float(self._random.random())
+
+    def observe(self) -> Any:
+        return {
+            "seen": self._random.random(4, np.float32),
+            "bits": self._random.integers(0, 2, 64).astype(np.uint8),
+        }
+
+
+class Drawn(Random):
+    """A world draws a coin when it is made, and shows nothing else."""
+
+    length = 1000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._coin = int(self._random.integers(0, 2))
+
+    def is_over(self) -> bool:
+        return False
+
+    def reward(self) -> float:
+        return 0.0
+
+    def observe(self) -> Any:
+        return {
+            "seen": np.full(4, self._coin, np.float32),
+            "bits": np.full(64, self._coin, np.uint8),
+        }
+
+
+class RealTime(Environment):
+    """Its steps wait for a tick, and show how many there were since the sequence began."""
+
+    tick = 0.004
+    length = 40
+
+    def reset(self) -> dm_env.TimeStep:
+        self._began = time.monotonic()
+        return super().reset()
+
+    def is_over(self) -> bool:
+        return self.ticks() >= self.length
+
+    def ticks(self) -> int:
+        return int((time.monotonic() - self._began) / self.tick)
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        due = self._began + (self.ticks() + 1) * self.tick
+        time.sleep(max(0.0, due - time.monotonic()))  # A device that has its own clock.
+        return super().step(action)
+
+    def observe(self) -> Any:
+        return {
+            "seen": np.full(4, self.ticks(), np.float32),
+            "bits": np.full(64, self.ticks() % 2, np.uint8),
+        }
+
+
+class Limitless(Environment):
+    """Has a wall at infinity, and a reward without a value where a sequence begins."""
+
+    def observe(self) -> Any:
+        return {**super().observe(), "seen": np.array([0, np.inf, -np.inf, 1], np.float32)}
+
+
+PASSED, SKIPPED = Outcome.PASSED, Outcome.SKIPPED
+EITHER = (PASSED, SKIPPED)
+
+GOOD: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Outcome, ...]]] = {
+    "counted steps": (Environment, {}, (PASSED,)),
+    # In one of sixty runs the ends of all sequences agree by chance, which looks repeated.
+    "unseeded": (Random, {}, EITHER),
+    "a coin for each world": (Drawn, {}, (SKIPPED,)),
+    "seeded": (Random, {"create_settings": {"seed": 3}}, (PASSED,)),
+    "in real time": (RealTime, {}, EITHER),
+    "infinite values": (Limitless, {}, (PASSED,)),
+    "catch": (Catch, {}, EITHER),
+    "race of three": (Race, {"create_settings": {"players": 3}, "companions": 2}, EITHER),
+    "gymnasium": (cart_pole, {}, EITHER),
+    "a batch": (Environment, {"create_settings": {"num_envs": 3}}, (PASSED,)),
+    "a batch of gymnasium": (cart_pole, {"create_settings": {"num_envs": 3}}, EITHER),
+}
+"""A server that is right, how it is used, and the outcomes that are right for it."""
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_server_is_no_finding(name: str, seen: Seen) -> None:
+    factory, how, outcomes = GOOD[name]
+    with serve(factory) as server:
+        results = results_of(server.address, Options(**OPTIONS, **how))
+        assert server.errors == []
+    seen(
+        runs_on_good_servers=1,
+        checks=sum(result.outcome is not SKIPPED for result in results.values()),
+        false_alarms=sum(result.is_finding for result in results.values()),
+    )
+    assert list(results) == list(dict.fromkeys(c.name for c in CHECKS if c.name in SUBJECTS))
+    assert [str(result) for result in results.values() if result.is_finding] == []
+    told = results["a_step_changes_its_own_world_only"]
+    assert told.outcome in outcomes, str(told)
+    if told.outcome is SKIPPED:
+        assert "so state shared with another world cannot be detected" in told.reason
+
+
+@pytest.fixture
+def one_environment() -> Iterator[Any]:
+    environment = Environment()
+    with serve(lambda: environment) as server:
+        yield server
+
+
+def test_a_factory_that_returns_one_environment_is_a_finding(one_environment: Any) -> None:
+    results = results_of(one_environment.address, Options(**OPTIONS))
+    result = results["a_step_changes_its_own_world_only"]
+    assert result.outcome is Outcome.FAILED
+    assert "world alone" in result.expected
+    assert results["worlds_are_independent"].reason.startswith("worlds share their state")
+
+
+class LastElement(Environment):
+    """Of all that it shows, the last of many elements counts the steps of all worlds."""
+
+    counted = np.zeros((), np.uint8)
+
+    def observation_spec(self) -> Any:
+        return {"seen": specs.Array((90,), np.uint8, "seen")}
+
+    def reset(self) -> dm_env.TimeStep:
+        self.counted[...] = 0
+        return super().reset()
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        self.counted[...] += 1
+        return super().step(action)
+
+    def reward(self) -> float:
+        return 0.0
+
+    def observe(self) -> Any:
+        seen = np.zeros(90, np.uint8)
+        seen[-1] = self.counted
+        return {"seen": seen}
+
+
+def test_every_element_of_an_observation_is_compared() -> None:
+    checks = [check for check in CHECKS if check.name == SUBJECTS[0]]
+    with serve(LastElement) as server:
+        (result,) = run(server.address, Options(**OPTIONS), checks)
+    assert result.outcome is Outcome.FAILED
+    assert result.received.startswith("the observation 'seen': 97 bytes with the digest")
+
+
+def test_a_reward_without_a_value_where_a_sequence_begins_is_no_finding() -> None:
+    """A first step has no reward: "Reward and discount" is about the steps after it."""
+
+    class BeginsWithNan(playground.Session):
+        def observe(self, requested: set[int]) -> Any:
+            observations = super().observe(requested)
+            if playground.REWARD in requested and self.steps == 0:
+                observations[playground.REWARD].floats.array[:] = [float("nan")]
+            return observations
+
+    with playground.serve(BeginsWithNan) as address:
+        results = results_of(address, Options(**OPTIONS))
+    assert results["rewards_and_discounts_are_numbers"].outcome is PASSED
+
 
 GATE = (
     # An answer that any check can come across.

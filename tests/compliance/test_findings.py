@@ -1,14 +1,16 @@
-"""One cause is one finding, of the right level, and what depends on it is skipped with it."""
+"""One cause is one finding, of the right level, and what depends on it is skipped; the options."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from dm_env_rpc_client.cli.check import check as command
 from dm_env_rpc_client.compliance import (
     CHECKS,
     Options,
@@ -19,9 +21,10 @@ from dm_env_rpc_client.compliance import (
     test_all,
 )
 from dm_env_rpc_client.compliance.checks import foundations
+from dm_env_rpc_client.compliance.options import FLAGS, Kind
 from dm_env_rpc_client.compliance.outcome import Takes
 from dm_env_rpc_client.compliance.runner import FOUNDATIONS
-from dm_env_rpc_client.testing import ScriptedServer, answering
+from dm_env_rpc_client.testing import ScriptedServer, answering, pytest_plugin
 from tests.compliance import broken_properties, playground
 from tests.compliance.breakage import OPTIONS, session_of
 from tests.compliance.broken_sequences import DemandsActions
@@ -338,3 +341,41 @@ def test_a_destroy_that_always_succeeds_breaks_two_rules() -> None:
 @pytest.mark.parametrize("session_class", [DemandsActions, *broken_properties.GOOD])
 def test_what_an_engine_may_do(session_class: type[playground.Session]) -> None:
     assert texts(findings(session_class)) == []
+
+
+class RecordingGroup(dict[str, Any]):
+    """The options that a plugin adds to pytest."""
+
+    def getgroup(self, name: str, description: str) -> RecordingGroup:
+        return self
+
+    def addoption(self, name: str, **details: Any) -> None:
+        self[name] = details
+
+
+def test_every_field_is_a_flag_of_the_command_and_an_option_of_pytest() -> None:
+    assert list(FLAGS) == [field.name for field in dataclasses.fields(Options)]
+    of_command = inspect.signature(command).parameters
+    pytest_plugin.pytest_addoption(of_pytest := RecordingGroup())  # type: ignore[arg-type]
+    for field, flag in FLAGS.items():
+        (option,) = of_command[field].annotation.__metadata__
+        declared = [
+            name for names in (option.default, *option.param_decls) for name in names.split("/")
+        ]
+        assert f"--{flag.name}" in declared
+        assert (f"--{flag.opposite}" in declared) == (flag.kind is Kind.YES_OR_NO)
+        assert option.help == flag.usage()
+        assert of_pytest[f"--dm-env-rpc-{flag.name}"]["help"] == flag.usage()
+    assert set(of_command) - set(FLAGS) == {"address", "only", "as_json"}
+    assert len(of_pytest) - len(FLAGS) == len(["address", "command"])
+
+
+def test_flags_that_were_not_given_leave_the_defaults() -> None:
+    assert Options.from_flags({}) == Options()
+    assert Options.from_flags(dict.fromkeys(FLAGS)) == Options()
+    assert Options.from_flags({"several_worlds": "no"}) == Options(several_worlds=False)
+
+
+@pytest.mark.skipif(sys.flags.optimize > 1, reason="without docstrings")
+def test_the_docstring_explains_every_field() -> None:
+    assert all(flag.help.endswith(".") for flag in FLAGS.values())

@@ -43,7 +43,7 @@ from tests.distributed.actors import (
 from tests.distributed.conftest import VARIABLES
 from tests.distributed.processes import descendants_of
 from tests.launch.processes import ROOT, command_of, is_alive
-from tests.launch.test_kills import marked
+from tests.launch.test_ways import marked
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.environments import Echo

@@ -26,7 +26,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dm_env_rpc_client.cli.app import app
 from tests.documentation.test_docstrings import PROMISED
-from tests.notebook.jupyter import browser
+from tests.notebook.page import browser
 from tests.support.stopwatch import patience
 
 pytestmark = pytest.mark.timeout(400)

@@ -1,18 +1,28 @@
-"""Environments whose server is launched for them, and ends with them."""
+"""Environments whose server is launched for them: their ports, threads, output and ends."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dm_env_rpc_client import BatchedEnvironment, LaunchError, make, make_async
+from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
 from dm_env_rpc_client.environment.server_location import launched
-from dm_env_rpc_client.launch import Launch, from_process
+from dm_env_rpc_client.launch import Launch, from_docker, from_process, from_python, standalone
+from dm_env_rpc_client.launch.ports import Port
+from tests.launch.docker_daemon import Daemon
 from tests.launch.processes import AT_PORT, ECHO, supervisors
 from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +76,142 @@ def test_a_launch_of_the_users_own_has_no_other_owner() -> None:
         with make(launch.address) as env:
             env.reset()
         assert launch.is_running
+
+
+IDENT = "tests.server.one_thread:Ident"
+
+
+@pytest.mark.parametrize("python", [None, sys.executable])
+@pytest.mark.parametrize("thread", [None, "main"])
+def test_from_python(python: Any, thread: Any) -> None:
+    with from_python(IDENT, python=python, thread=thread) as launch:
+        for _ in range(2):
+            with make(launch.address) as env:
+                assert env.reset().observation["is_main"] == (thread == "main")
+                assert env.step({"do": 0}).observation["is_main"] == (thread == "main")
+        env = make(launch.address)
+        env.reset()
+    assert launch.exit_code == 0
+    assert launch.logs().count("closed in its thread: True") == 3
+
+
+def test_the_text_of_an_address() -> None:
+    with make(f"python:{IDENT} --thread main") as env:
+        assert env.reset().observation["is_main"]
+    with pytest.raises(SpecError, match=r"--thread main is allowed after python:.*, got '--th"):
+        make(f"python:{IDENT} --thread other")
+
+
+CLEAN = {"PATH": os.environ["PATH"]}
+"""All variables of a process that was started with `env -i PATH=$PATH`."""
+
+TALKS = """
+import os, sys
+print("unbuffered:", os.environ.get("PYTHONUNBUFFERED"))
+from dm_env_rpc_client.server import Catch, serve
+serve(Catch, "localhost:" + sys.argv[1]).wait()
+"""
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> list[str]:
+    """A server of a user, which never flushes what it prints."""
+    path = tmp_path / "talks.py"
+    path.write_text(TALKS)
+    return [sys.executable, str(path), "{port}"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "dm_env_rpc_client.server", "dm_env_rpc_client.server:Catch", "localhost:0"],
+        [standalone.FILE, "dm_env_rpc_client.server:Catch", "--address", "localhost:0"],
+        ["-m", "dm_env_rpc_client", "serve", "catch", "--address", "localhost:0"],
+        ["-m", "dm_env_rpc_client", "serve", "catch", "--address", "localhost:0", "--json"],
+    ],
+    ids=lambda command: Path(command[0]).stem + " ".join(command[1:3]) + command[-1],
+)
+def test_a_pipe_gets_the_line_of_a_server_while_it_serves(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as said, open(writing, "wb") as out:
+        process = subprocess.Popen([sys.executable, *command], env=CLEAN, stdout=out, stderr=out)
+        try:
+            out.close()
+            text = b""
+            while b"localhost:" not in text:
+                assert select.select([said], [], [], patience(60.0))[0], text
+                more = said.read(1 << 16)
+                assert more, text
+                text += more
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_variable_of_the_user_stays(program: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with from_process(program) as launch:
+        assert launch.logs() == "unbuffered: 1\n"
+    with from_process(program, env={"PYTHONUNBUFFERED": ""}) as launch:
+        assert launch.logs() == ""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "")
+    with from_process(program) as launch:
+        assert launch.logs() == ""
+    with from_python("tests.support.environments:Echo", env={"PYTHONUNBUFFERED": "2"}) as launch:
+        environ = Path(f"/proc/{launch.pid}/environ").read_bytes()
+        assert b"PYTHONUNBUFFERED=2" in environ.split(b"\0")
+
+
+def test_containers_are_told_as_well(daemon: Daemon) -> None:
+    with from_docker("owner/echo"), from_docker("owner/echo", env={"PYTHONUNBUFFERED": "0"}):
+        told = [each.variables for each in daemon.containers.values()]
+        assert told == [{"PYTHONUNBUFFERED": "1"}, {"PYTHONUNBUFFERED": "0"}]
+
+
+def bound() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_no_two_at_once() -> None:
+    with concurrent.futures.ThreadPoolExecutor(8) as executor:
+        ports = list(executor.map(lambda _: Port(is_held=False), range(500)))
+    assert len({port.number for port in ports}) == 500
+    for port in ports:
+        port.close()
+
+
+def test_others_that_ask_for_any_port_do_not_get_it() -> None:
+    # So many that a port that is not held would be among them.
+    ports = [Port() for _ in range(200)]
+    held = {port.number for port in ports}
+    assert held.isdisjoint({bound() for _ in range(20_000)})
+    for port in ports:
+        port.close()
+
+
+def test_a_server_gets_the_port_that_is_held_for_it() -> None:
+    port = Port()
+    with socket.create_server(("127.0.0.1", port.number)) as server:
+        assert not port.is_foreign(os.getppid())
+        port.stop_holding()
+        assert port.was_taken("")
+        server.close()
+        assert not port.was_taken("")
+    port.close()
+
+
+def test_logs_tell_that_it_was_taken() -> None:
+    port = Port()
+    port.stop_holding()
+    for text in ("OSError: [Errno 98] Address already in use", "listen EADDRINUSE: :::1"):
+        assert port.was_taken(text)
+    assert not port.was_taken("no licence")
+    port.close()

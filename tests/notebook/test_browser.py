@@ -19,8 +19,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.notebook import sources
-from tests.notebook.jupyter import browser, jupyter_lab
-from tests.notebook.page import ExplorerOnPage, Page
+from tests.notebook.page import ExplorerOnPage, Page, browser, jupyter_lab
 from tests.notebook.waiting import wait_for
 
 # Everything here shares one server and one browser, each of which takes seconds to start.

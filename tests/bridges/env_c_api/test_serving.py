@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 import dm_env
 import numpy as np
 import pytest
+from absl.testing import absltest
+from dm_env import test_utils
 
 import dm_env_rpc_client
-from dm_env_rpc_client.bridges.env_c_api import environment_factory
+from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, environment_factory
 from dm_env_rpc_client.errors import SpecError
 from dm_env_rpc_client.extensions.properties import (
     PropertiesExtension,
@@ -116,3 +118,32 @@ def test_properties_go_through_the_properties_extension(complete: Factory) -> No
         assert env.reset().first()
         assert env.step(ACTION).mid()
         assert properties["violations"] == "0"
+
+
+SETTINGS = {"length": 5}
+
+
+class _Conformance(test_utils.EnvironmentTestMixin):
+    """Runs past the end of episodes, which are 5 steps long."""
+
+    def make_action_sequence(self) -> Iterator[Any]:
+        for _ in range(13):
+            yield self.make_action()
+
+
+class HereTest(_Conformance, absltest.TestCase):
+    def make_object_under_test(self) -> dm_env.Environment:
+        library = compile_library("complete", "2.2")
+        return EnvCApiEnvironment(library, "complete_connect", version="2.2", settings=SETTINGS)
+
+
+class ServedTest(_Conformance, absltest.TestCase):
+    """Each world is in a child process."""
+
+    def make_object_under_test(self) -> dm_env.Environment:
+        library = compile_library("complete", "1.4")
+        server = serve(
+            environment_factory(library, "complete_connect", events_observation="events")
+        )
+        self.addCleanup(server.stop, 0.0)
+        return dm_env_rpc_client.make(server.address, SETTINGS)

@@ -1,6 +1,10 @@
+"""The server of gym-socket-api: sessions byte for byte, their ends, and hostile clients."""
+
 from __future__ import annotations
 
 import functools
+import json
+import os
 import socket
 import sys
 import threading
@@ -17,9 +21,12 @@ from dm_env import test_utils
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, serve
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError, SpecError
 from dm_env_rpc_client.server import Catch
-from tests.bridges.gym_socket import hosted
+from tests.bridges.gym_socket import hosted, hostile
 from tests.bridges.gym_socket.hosted import counting, hosting
 from tests.bridges.gym_socket.peers import OK, RESET, Peer, sized
+from tests.launch.processes import is_alive
+from tests.reliability.recording import Seen
+from tests.support.programs import run_python
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch, patience
 
@@ -319,3 +326,65 @@ class TestConformance(test_utils.EnvironmentTestMixin, absltest.TestCase):
     def make_object_under_test(self) -> dm_env.Environment:
         server = self.enter_context(serve({"Catch": Catch}, "localhost:0"))
         return GymSocketEnvironment(server.address, "Catch")
+
+
+@pytest.fixture
+def apart() -> Iterator[Server]:
+    environments = {"Counter": hosted.Counter, "Broken": hosted.broken}
+    with serve(environments, "localhost:0", processes=True) as server:
+        yield server
+
+
+def counter(server: Server, **options: Any) -> GymSocketEnvironment:
+    return GymSocketEnvironment(server.address, "Counter", **options)
+
+
+def pid_of(environment: GymSocketEnvironment) -> int:
+    environment.reset()
+    environment.step(0)
+    return int(environment.info["pid"])
+
+
+def test_a_crash_harms_one_session_only(apart: Server) -> None:
+    with counter(apart) as one, counter(apart) as other:
+        assert len({os.getpid(), pid_of(one), pid_of(other)}) == 3
+        start = Stopwatch()
+        with pytest.raises(ConnectionLostError):
+            one.step(3)
+        assert start.within(2.0)
+        assert other.step(0).mid()
+        assert settles(lambda: len(apart.errors) == 1)
+        assert "exit code 3" in str(apart.errors[0])
+    with counter(apart) as another:
+        assert another.reset().first()
+
+
+def test_a_hanging_step_does_not_outlive_the_server(apart: Server) -> None:
+    with counter(apart, request_timeout=30) as environment:
+        pid = pid_of(environment)
+        environment._connection._request_timeout = 0.2
+        with pytest.raises(TimeoutError):
+            environment.step(4)
+        apart.stop(0.2)
+        assert settles(lambda: not is_alive(pid))
+
+
+def test_an_environment_that_cannot_be_made(apart: Server) -> None:
+    with pytest.raises(DmEnvRpcError, match="RuntimeError: no display"):
+        GymSocketEnvironment(apart.address, "Broken")
+
+
+@pytest.mark.row(28)
+@pytest.mark.parametrize("count", [50, pytest.param(2_000, marks=pytest.mark.soak)])
+def test_mutated_frames_end_in_an_answer_an_error_or_a_disconnect(count: int, seen: Seen) -> None:
+    # Otherwise each thread may get memory of its own from the C library, which is not freed.
+    variables = {"MALLOC_ARENA_MAX": "1"}
+    result = run_python("-W", "error", "-m", hostile.__name__, count, environment=variables)
+    found = json.loads(result.stdout)
+    seen(frames=found["frames"], memory_mib=float(found["peak_growth_mib"]), **found["outcomes"])
+    assert found["frames"] >= count
+    assert found["outcomes"]["disconnect"] > count / 10
+    assert found["outcomes"]["ProtocolError"] > 5
+    assert found["peak_growth_mib"] <= 8
+    assert found["imported"] == []
+    assert found["server_errors"] == []

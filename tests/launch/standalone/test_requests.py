@@ -1,4 +1,4 @@
-"""What the server in one file does with requests: properties, resets, threads, and short ways."""
+"""What the server in one file does with requests, header blocks and health checks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
+import grpc
+import hpack
 import numpy as np
 import pytest
 from dm_env import specs
 from google.protobuf import any_pb2, wrappers_pb2
 from google.rpc import code_pb2
+from hpack.exceptions import HPACKDecodingError
+from hpack.huffman_table import decode_huffman
 
 from dm_env_rpc_client import (
     Connection,
@@ -32,12 +36,20 @@ from dm_env_rpc_client import (
 )
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server as one_file
-from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import Message, Server
-from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import (
+    Message,
+    Server,
+    _HeaderDecoder,
+    _unhuffman,
+    _Violation,
+)
+from dm_env_rpc_client.server import Catch, serve
+from dm_env_rpc_client.transports.services import CHECK
 from tests.launch.standalone.interpreters import FILE, HERE
 from tests.server.one_thread import Level
 from tests.support.environments import Echo
 from tests.support.scripted import settles
+from tests.transports.test_health_check import assert_is_watched, assert_serves
 
 
 def _no_device() -> int:
@@ -327,3 +339,56 @@ def test_the_command_has_them_in_its_main_thread() -> None:
         process.terminate()
         assert process.wait(30) == 0
         process.stdout.close()
+
+
+def test_blocks_of_a_connection_are_decoded_as_hpack_does() -> None:
+    chance = random.Random(1)
+    encoder, decoder = hpack.Encoder(), _HeaderDecoder()
+    names = [b":path", b"content-type", b"x", b"user-agent", b"a-longer-name"]
+    for _ in range(1000):
+        headers = [
+            (chance.choice(names), chance.randbytes(chance.randrange(60)))
+            for _ in range(chance.randrange(1, 8))
+        ]
+        assert decoder.decode(encoder.encode(headers, huffman=chance.random() < 0.7)) == headers
+
+
+@pytest.mark.parametrize("likely", [0, 0xFF])
+def test_huffman_codes_are_decoded_or_refused_as_hpack_does(likely: int) -> None:
+    chance = random.Random(2)
+    refused = 0
+    for _ in range(20_000):
+        coded = bytes(
+            chance.choice((likely, chance.randrange(256))) for _ in range(chance.randrange(12))
+        )
+        try:
+            expected = decode_huffman(coded)
+        except HPACKDecodingError:
+            refused += 1
+            with pytest.raises(_Violation):
+                _unhuffman(coded)
+        else:
+            assert _unhuffman(coded) == expected
+    assert 1_000 < refused < 19_000
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with Server(Catch, token="secret") as running:
+        yield running
+        assert not running.errors
+
+
+def test_health_needs_no_token(server: Any) -> None:
+    assert_serves(server.address)
+
+
+def test_the_health_service_answers_as_grpc_s(server: Any) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        check: Any = channel.unary_unary(CHECK)
+        assert check(b"", timeout=20) == b"\x08\x01"
+        with pytest.raises(grpc.RpcError) as caught:
+            check(b"\x0a\x01x", timeout=20)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert_is_watched(server.address)
+    assert settles(lambda: not server.connections, 20)

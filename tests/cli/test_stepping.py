@@ -1,19 +1,27 @@
-"""`dm-env-rpc bench`: what it says adds up, and is about the server that it measures."""
+"""`bench` and `run`: their numbers add up, progress is shown, and what a game waits for is said."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dm_env_rpc_client import make
+from dm_env_rpc_client import connect, join_world, make
 from dm_env_rpc_client.cli.stepping.episodes import Stopwatch
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Catch, Race, Server, serve
 from dm_env_rpc_client.testing import ScriptedServer
-from tests.cli.commands import invoke
+from tests.cli.commands import invoke, started
 from tests.cli.hostile import serving
+from tests.cli.terminals import COMMAND, Terminal
 from tests.support.environments import Echo
+from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 PHASES = ("encode", "send", "wait", "decode")
 
@@ -87,3 +95,63 @@ def test_there_is_no_estimate_without_an_answer_to_an_extension() -> None:
         assert "ended" in found["server"]["reason"]
         text = invoke("bench", server.address, "--seconds", "0.2").stdout
         assert "the server's share of the wait is unknown: " in text
+
+
+@pytest.mark.terminal
+def test_the_progress_of_a_run_is_shown_on_a_terminal_and_only_there(
+    tmp_path: Path, catch_server: Server
+) -> None:
+    with Terminal(tmp_path) as terminal:
+        terminal.run(f"{COMMAND} run {catch_server.address} -n 3000 > {os.devnull}")
+        terminal.waits_for(r"random policy at localhost:\d+ .*\d+/3000")
+        terminal.press("C-c")
+        terminal.waits_for("interrupted")
+        # The shell can be used: it echoes, knows lines, and has its cursor.
+        terminal.run(
+            "stty -a | tr ' ' '\\n' | grep -E '^-?(echo|icanon|isig);?$' | xargs echo modes:"
+        )
+        terminal.waits_for("\nmodes: isig icanon echo")
+        assert terminal.state() == {"alternate": "0", "cursor": "1"}
+
+
+@pytest.fixture
+def race() -> Iterator[Server]:
+    with serve({"race": Race, "catch": Catch}) as server:
+        yield server
+        assert server.errors == []
+
+
+CREATE = ("--create", "environment=race", "--create", "length=3")
+
+
+def test_who_is_missing_and_how_to_join_and_ctrl_c(race: Server) -> None:
+    process = started("run", race.address, "--timeout", "60", *CREATE)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "waiting: 1 more player(s) must join; others join with: dm-env-rpc run" in line
+    assert re.search(rf"{race.address} --world '[^']+'", line)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=patience(20))
+    assert (process.returncode, out, errors.strip()) == (130, "", "error: interrupted")
+    assert settles(lambda: (race.agent_count, race.world_count) == (0, 0))
+
+
+def test_it_goes_on_when_all_are_there_and_says_who_does_not_act(race: Server) -> None:
+    process = started(
+        "run", race.address, "--timeout", "60", "--json", "--episodes", "1", "--policy", "constant",
+        *CREATE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    found = re.search(r"--world '([^']+)'", process.stderr.readline())
+    assert found is not None
+    with connect(race.address) as connection, join_world(connection, found[1]) as other:
+        first = other.reset()
+        assert first.observation["positions"].tolist() == [0, 0]
+        # This one does not act, and it is told of at once.
+        line = process.stderr.readline()
+        assert "waiting: player 1 has not stepped" in line
+        while not other.step({"move": 1}).last():
+            pass
+        out, _ = process.communicate(timeout=patience(20))
+        (episode,) = json.loads(out)["episodes"]
+        assert (episode["ended"], episode["length"], process.returncode) == ("terminated", 3, 0)
