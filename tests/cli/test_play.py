@@ -356,95 +356,40 @@ def test_a_server_that_ends_ends_the_game() -> None:
     assert not pygame.display.get_init()
 
 
-class Screen:
-    """A screen without a monitor, with the window of one game. A context, which ends both.
-
-    Args:
-      address: of the server that is played at.
-      *options: of the command.
-    """
-
-    def __init__(self, address: str, *options: str):
-        groups.need("screen")
-        reading, writing = os.pipe()
-        self._server = subprocess.Popen(
-            [
-                # The server would reset whenever its last client leaves, which each look at the
-                # title is, and drop the game's connection if it arrives meanwhile.
-                *("Xvfb", "-noreset", "-nolisten", "tcp", "-displayfd", str(writing)),
-                *("-screen", "0", "1280x1024x24"),
-            ],
-            pass_fds=[writing],
-            stderr=subprocess.DEVNULL,
-        )
+@pytest.fixture
+def display() -> Iterator[str]:
+    """A screen without a monitor."""
+    groups.need("screen")
+    reading, writing = os.pipe()
+    # It would reset whenever its last client leaves, which may be one that looks for the window.
+    command = ["Xvfb", "-noreset", "-nolisten", "tcp", "-displayfd", str(writing)]
+    with subprocess.Popen(command, pass_fds=[writing], stderr=subprocess.DEVNULL) as server:
         os.close(writing)
         with os.fdopen(reading) as number:
-            self._environment = {**os.environ, "DISPLAY": f":{number.readline().strip()}"}
-        self._environment.pop("SDL_VIDEODRIVER", None)
-        self.game = subprocess.Popen(
-            [*commands.COMMAND, "play", address, *options],
-            env={**self._environment, "PYTHONPATH": commands.ROOT},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._window = ""
-
-    def __enter__(self) -> Screen:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for process in (self.game, self._server):
-            process.kill()
-            process.communicate()
-
-    def _call(self, *arguments: str) -> str:
-        ran = subprocess.run(
-            ["xdotool", *arguments],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=patience(20),
-            check=False,
-        )
-        return ran.stdout
-
-    def waits_for(self, text: str) -> None:
-        """Waits until the title of the window has a text."""
-
-        def is_there() -> bool:
-            found = self._call("search", "--onlyvisible", "--class", ".").split()
-            self._window = found[-1] if found else ""
-            return bool(found) and text in self._call("getwindowname", self._window)
-
-        if not settles(is_there):
-            title = self._call("getwindowname", self._window)
-            self.game.kill()
-            raise AssertionError(f"the title is {title!r}; the game: {self.game.communicate()}")
-
-    def press(self, *keys: str) -> None:
-        """Presses keys, by xdotool's names."""
-        self._call("windowfocus", "--sync", self._window, "key", *keys)
-
-    def ended(self) -> tuple[int, str]:
-        """Returns the exit code, and what was printed."""
-        out, err = self.game.communicate(timeout=patience(20))
-        assert "Traceback" not in out + err
-        return self.game.returncode, f"{err}{out}".strip().splitlines()[-1]
+            yield f":{number.readline().strip()}"
+        server.kill()
 
 
 @pytest.mark.screen
-def test_keys_on_a_screen() -> None:
-    with serve(Catch) as server:
-        with Screen(server.address, "--create", "rows=6") as screen:
-            screen.waits_for("episode 1, step 0, return 0")
-            screen.press("Left")
-            screen.waits_for("step 1,")
-            screen.press("space")
-            screen.waits_for("step 2,")
-            screen.press("Escape")
-            assert screen.ended() == (0, "0 episodes finished; 2 steps")
-        assert settles(lambda: server.world_count == 0)
+def test_keys_on_a_screen(display: str) -> None:
+    environment = {"DISPLAY": display, "SDL_VIDEODRIVER": "x11"}
+
+    def press(key: str) -> None:
+        found = ("search", "--sync", "--onlyvisible", "--class", ".")
+        keys = ("xdotool", *found, "windowfocus", "--sync", "key", key)
+        subprocess.run(
+            keys, env={**os.environ, **environment}, check=True, timeout=patience(20),
+            capture_output=True,
+        )  # fmt: skip
+
+    with serving(Catch) as (server, seen):
+        game = commands.started("play", server.address, environment=environment)
+        assert settles(lambda: seen.resets > 0)
+        press("Left")
+        assert settles(lambda: [int(each["paddle"]) for each in seen.actions] == [0])
+        press("Escape")
+        out, _ = game.communicate(timeout=patience(20))
+        assert (game.returncode, out) == (0, "0 episodes finished; 1 step\n")
 
 
 @pytest.mark.parametrize(

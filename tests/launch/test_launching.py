@@ -9,6 +9,7 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ import pytest
 
 from dm_env_rpc_client import BatchedEnvironment, LaunchError, SpecError, make, make_async
 from dm_env_rpc_client.environment.server_location import launched
-from dm_env_rpc_client.launch import Launch, from_docker, from_process, from_python, standalone
+from dm_env_rpc_client.launch import Launch, from_process, from_python, standalone
 from dm_env_rpc_client.launch.ports import Port
-from tests.launch.docker_daemon import Daemon
 from tests.launch.processes import AT_PORT, ECHO, supervisors
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
@@ -81,18 +81,25 @@ def test_a_launch_of_the_users_own_has_no_other_owner() -> None:
 IDENT = "tests.server.one_thread:Ident"
 
 
-@pytest.mark.parametrize("python", [None, sys.executable])
-@pytest.mark.parametrize("thread", [None, "main"])
-def test_from_python(python: Any, thread: Any) -> None:
-    with from_python(IDENT, python=python, thread=thread) as launch:
-        for _ in range(2):
-            with make(launch.address) as env:
-                assert env.reset().observation["is_main"] == (thread == "main")
-                assert env.step({"do": 0}).observation["is_main"] == (thread == "main")
+ONE_FILE = [sys.executable, standalone.FILE, IDENT, "--address", "localhost:{port}"]
+THREADS: dict[str, tuple[Callable[[], Launch], bool]] = {
+    "python": (lambda: from_python(IDENT), False),
+    "python, main": (lambda: from_python(IDENT, thread="main"), True),
+    "one file, main": (lambda: from_process([*ONE_FILE, "--thread", "main"]), True),
+}
+
+
+@pytest.mark.parametrize("way", THREADS)
+def test_an_environment_is_made_called_and_closed_in_one_thread(way: str) -> None:
+    start, is_main = THREADS[way]
+    with start() as launch:
+        with make(launch.address) as env:
+            assert env.reset().observation["is_main"] == is_main
+            assert env.step({"do": 0}).observation["is_main"] == is_main
         env = make(launch.address)
         env.reset()
     assert launch.exit_code == 0
-    assert launch.logs().count("closed in its thread: True") == 3
+    assert launch.logs().count("closed in its thread: True") == 2
 
 
 def test_the_text_of_an_address() -> None:
@@ -166,12 +173,6 @@ def test_a_variable_of_the_user_stays(program: list[str], monkeypatch: pytest.Mo
     with from_python("tests.support.environments:Echo", env={"PYTHONUNBUFFERED": "2"}) as launch:
         environ = Path(f"/proc/{launch.pid}/environ").read_bytes()
         assert b"PYTHONUNBUFFERED=2" in environ.split(b"\0")
-
-
-def test_containers_are_told_as_well(daemon: Daemon) -> None:
-    with from_docker("owner/echo"), from_docker("owner/echo", env={"PYTHONUNBUFFERED": "0"}):
-        told = [each.variables for each in daemon.containers.values()]
-        assert told == [{"PYTHONUNBUFFERED": "1"}, {"PYTHONUNBUFFERED": "0"}]
 
 
 def bound() -> int:

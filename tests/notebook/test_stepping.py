@@ -96,26 +96,6 @@ def test_explorers_of_one_environment_are_closed_in_any_order() -> None:
     assert second.progress.episode == 2
 
 
-def test_steps_are_taken_one_by_one_to_the_end_and_then_anew(
-    stepper: Stepper, reports: Reports
-) -> None:
-    stepper.reset()
-    for _ in range(4):
-        stepper.step(stay)
-    wait_for(lambda: reports.progress.steps == 4, "four steps")
-    progress = reports.progress
-    assert progress.is_over
-    assert progress.episode == 1
-    assert list(progress.rewards)[:3] == [0, 0, 0]
-    assert abs(progress.rewards[3]) == 1
-    assert list(progress.returns) == [progress.episode_return] == [progress.rewards[3]]
-    stepper.step(stay)
-    wait_for(lambda: reports.progress.episode == 2, "the next episode")
-    assert reports.progress.steps == 0
-    assert reports.progress.action is None
-    assert not reports.progress.is_over
-
-
 def test_a_run_keeps_its_rate(stepper: Stepper, reports: Reports) -> None:
     stepper.rate = 20.0
     times: list[float] = []

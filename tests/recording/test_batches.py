@@ -28,7 +28,6 @@ from tests.support.environments import Dice
 
 COUNT = 5
 STEPS = 60
-ROWS = {"num_envs": 3, "rows.seed": [1, 2, 3]}
 
 
 class Seen(NamedTuple):
@@ -138,20 +137,6 @@ def test_rows_have_the_specs_and_the_form_of_an_environment_alone(dice: Server, 
     assert of_batch.actions["hand"]["push"].shape == (len(of_batch) - 1, 2)
     for step in of_batch.flat_timesteps:
         assert step.observation["dice"].base is None, "arrays of its own"
-
-
-def test_masks_leave_other_rows_as_they_are(path: Path) -> None:
-    with recorded(path, Catch, ROWS) as env:
-        env.reset()
-        move = np.ones(3, int)
-        env.step({"paddle": move})
-        env.reset({"reset_mask": [False, True, False]})
-        env.step({"paddle": move})
-        env.reset({"reset_mask": [False, False, True]})
-        env.step({"paddle": move})
-        env.reset()
-    assert {each.end for each in read(path).episodes} == {"interrupted"}
-    assert [list(map(len, row)) for row in by_row(path, 3)] == [[4, 1], [2, 3, 1], [3, 2, 1]]
 
 
 def test_a_row_that_fails_has_no_time_step(path: Path) -> None:

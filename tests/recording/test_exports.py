@@ -297,17 +297,6 @@ def test_values_of_every_kind(
         np.testing.assert_array_equal(found, odd.value)
 
 
-def test_actions_of_an_episode_without_steps_are_stacked(path: Path) -> None:
-    odd = ODD["any length"]
-    actions = {"x": odd.spec, "y": ODD["no texts"].spec}
-    with recorded(path, lambda: Constant({"o": specs.DiscreteArray(2)}, actions=actions)) as env:
-        env.reset()
-    (episode,) = read(path).episodes
-    stacked = episode.actions
-    assert (stacked["x"].shape, stacked["x"].dtype) == ((0, 0), F4)
-    assert stacked["y"].shape == (0, 0)
-
-
 def test_actions_of_different_lengths_are_an_error_that_names_them(path: Path) -> None:
     actions = {"x": VariableArray((-1,), F4)}
     with recorded(path, lambda: Constant({"o": specs.DiscreteArray(2)}, actions=actions)) as env:

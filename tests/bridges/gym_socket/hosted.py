@@ -16,7 +16,6 @@ from dm_env import specs
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
 from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment, Server, serve
 from dm_env_rpc_client.bridges.gym_socket.packets import Dialect
-from dm_env_rpc_client.errors import ConnectionLostError
 
 
 def seeded_cart_pole() -> GymnasiumEnvironment:
@@ -105,21 +104,9 @@ class WrongShape(Counter):
         return dm_env.restart(np.zeros(2, np.int32))
 
 
-class WrongValue(Counter):
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(np.array([0.5]))
-
-
 class WrongKeys(Frames):
     def reset(self) -> dm_env.TimeStep:
         return dm_env.restart({"image": np.zeros((2, 3), np.uint8)})
-
-
-class Remote(Counter):
-    """Loses its own server when it is stepped."""
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        raise ConnectionLostError("the environment's own server has gone")
 
 
 class Rendered(Counter):

@@ -320,14 +320,9 @@ def test_a_session_without_an_environment() -> None:
             environment.reset,
             lambda: environment.step(0),
             environment.action_spec,
-            environment.observation_spec,
-            lambda: environment.action_space,
             lambda: environment.observation_space,
             environment.sample_action,
-            environment.render,
             lambda: environment.monitor("m"),
-            lambda: environment.configure_universe({}),
-            lambda: environment.wrap_universe("W", {}),
         ]
         for act in acts:
             with pytest.raises(SpecError, match="has no environment"):

@@ -75,7 +75,7 @@ def test_spaces_infos_and_frames_are_equal(version: str, packages: str, length: 
 
 
 class _Resets(gymnasium.Env[Any, Any]):
-    """Says in its info how it was reset: each class takes other arguments."""
+    """Says in its info how it was reset, by a method that is added."""
 
     action_space = gymnasium.spaces.Discrete(2)
     observation_space = gymnasium.spaces.Discrete(2)
@@ -85,61 +85,45 @@ class _Resets(gymnasium.Env[Any, Any]):
         return 0, 1.0, False, False, {}
 
 
-class _Nothing(_Resets):
-    def reset(self) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
-        return 0, {"taken": {}}
+def _seed(env: Any, seed: Any) -> None:
+    env.seeds = seed
 
 
-class _Anything(_Resets):
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        return 0, {"taken": kwargs}
+def _by_method(env: Any, **given: Any) -> Any:
+    return type(env).bare_reset(env, **given)
 
 
-class _Method(_Resets):
-    """As in gym until 0.25."""
-
-    def seed(self, seed: Any) -> None:
-        self.seeds = seed
-
-    def reset(self) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
-        return 0, {"taken": {"method": self.seeds}}
-
-
-class _MethodBehindAnything(_Method):
-    """As in gym's wrappers until 0.25, which pass everything on."""
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        return super().reset(**kwargs)
-
-
-class _Both(_Method):
-    """As in gym 0.25."""
-
-    def reset(self, seed: Any = None) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
-        return 0, {"taken": {"seed": seed}}
+NOTHING: dict[str, Any] = {"reset": lambda env: (0, {"taken": {}})}
+ANYTHING = {"reset": lambda env, **given: (0, {"taken": given})}
+METHOD = {"seed": _seed, "reset": lambda env: (0, {"taken": {"method": env.seeds}})}
+"""As in gym until 0.25."""
+METHOD_BEHIND_ANYTHING = {**METHOD, "bare_reset": METHOD["reset"], "reset": _by_method}
+"""As in gym's wrappers until 0.25, which pass everything on."""
+BOTH = {"seed": _seed, "reset": lambda env, seed=None: (0, {"taken": {"seed": seed}})}
+"""As in gym 0.25."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "taken"),
+    ("methods", "given", "taken"),
     [
-        (_Nothing, {}, {}),
-        (_Nothing, {"options": {}}, {}),
-        (_Nothing, {"seed": 3}, "unexpected keyword argument 'seed'"),
-        (_Nothing, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
-        (_Anything, {"seed": 3, "options": {}}, {"seed": 3, "options": {}}),
-        (_Anything, {"options": {"x": 1}}, {"options": {"x": 1}}),
-        (_Method, {"seed": 3, "options": {}}, {"method": 3}),
-        (_Method, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
-        (_MethodBehindAnything, {"seed": 3, "options": {}}, {"method": 3}),
-        (_MethodBehindAnything, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
-        (_Both, {"seed": 3}, {"seed": 3}),
+        (NOTHING, {}, {}),
+        (NOTHING, {"options": {}}, {}),
+        (NOTHING, {"seed": 3}, "unexpected keyword argument 'seed'"),
+        (NOTHING, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
+        (ANYTHING, {"seed": 3, "options": {}}, {"seed": 3, "options": {}}),
+        (ANYTHING, {"options": {"x": 1}}, {"options": {"x": 1}}),
+        (METHOD, {"seed": 3, "options": {}}, {"method": 3}),
+        (METHOD, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
+        (METHOD_BEHIND_ANYTHING, {"seed": 3, "options": {}}, {"method": 3}),
+        (METHOD_BEHIND_ANYTHING, {"options": {"x": 1}}, "unexpected keyword argument 'options'"),
+        (BOTH, {"seed": 3}, {"seed": 3}),
     ],
 )
 def test_a_reset_gets_what_the_environment_takes(
-    kind: Any, given: dict[str, Any], taken: dict[str, Any] | str
+    methods: dict[str, Any], given: dict[str, Any], taken: dict[str, Any] | str
 ) -> None:
     """Other arguments raise its own error, as in process; only empty options are left out."""
-    with one_file.Server(kind) as server:
+    with one_file.Server(type("Reset", (_Resets,), methods)) as server:
         env = gymnasium.make(
             "dm_env_rpc_client.gymnasium:Remote-v0",
             address=server.address,

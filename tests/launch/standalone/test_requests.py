@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,7 +42,6 @@ from dm_env_rpc_client.launch.standalone.dm_env_rpc_server import (
 )
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.services import CHECK
-from tests.launch.standalone.interpreters import FILE, HERE
 from tests.server.one_thread import Level
 from tests.support.environments import Echo
 from tests.support.scripted import settles
@@ -318,27 +314,6 @@ def test_two_that_have_joined_the_world_of_the_other() -> None:
     assert len(Made.made) == 2
     for level in Made.made:
         level.threads.the_one("constructor", "step", "close")
-
-
-def test_the_command_has_them_in_its_main_thread() -> None:
-    command = [sys.executable, str(FILE), "hosted_threads:make", "--address", "localhost:0"]
-    process = subprocess.Popen(
-        [*command, "--thread", "main"], stdout=subprocess.PIPE, text=True, cwd=HERE
-    )
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().split()[-1]
-        with make(address) as env:
-            assert env.reset().observation["is_main"]
-            assert env.step({}).observation["is_main"]
-        with make(address) as env:
-            env.reset()
-            process.send_signal(signal.SIGTERM)
-            assert process.stdout.read() == "closed in the main thread: True\n" * 2
-    finally:
-        process.terminate()
-        assert process.wait(30) == 0
-        process.stdout.close()
 
 
 def test_blocks_of_a_connection_are_decoded_as_hpack_does() -> None:
