@@ -20,7 +20,7 @@ from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, Server, serve
-from tests.tensors.test_endless import ENDLESS, deep, deep_dict
+from tests.tensors.test_nesting import ENDLESS, deep, deep_dict
 
 TRANSPORTS = ["http2"]
 

@@ -19,7 +19,7 @@ from dm_env_rpc_client.tensors import codecs
 from tests.fuzz import wire
 from tests.reliability.recording import Seen
 from tests.tensors import strategies
-from tests.tensors.values import VALUES, element_bytes, packed, record
+from tests.tensors.strategies import VALUES, element_bytes, packed, record
 
 Tensor: TypeAlias = dm_env_rpc_pb2.Tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,14 +12,18 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from dm_env_rpc_client import DmEnvRpcError, PropertyError, SpecError
+from dm_env_rpc_client import DmEnvRpcError, PropertyError, ProtocolError, SpecError, pack_tensor
+from dm_env_rpc_client._proto import properties_pb2
+from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv, make_remote
 from dm_env_rpc_client.adaptors.gymnasium.calls import CALL
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch import from_process
 from dm_env_rpc_client.server import serve
+from dm_env_rpc_client.testing import Response, ScriptedServer
 from tests.adaptors.gymnasium.masked import Masked
 from tests.adaptors.sameness import same
+from tests.environment.one_world import RUNNING, scripted
 
 CALLABLE = ("action_masks", "jump", "level", "length", "np_random")
 
@@ -177,3 +182,36 @@ def test_names_are_an_option_of_the_command() -> None:
         envs.set_attr("level", [1, 2])
         assert envs.get_attr("level") == (1, 2)
         assert len(envs.call("action_masks")) == 2
+
+
+def describing(description: Any) -> ScriptedServer:
+    """Has an environment, and answers an extension with a property."""
+    response = properties_pb2.PropertyResponse()
+    response.read_property.value.CopyFrom(pack_tensor(description))
+    answer = Response()
+    answer.extension.Pack(response)
+    return scripted(answers={"extension": lambda request: answer})
+
+
+def test_a_server_that_ends_the_stream_is_connected_to_again() -> None:
+    with scripted(*[RUNNING] * 3, answers={"extension": None}) as server:
+        with make_remote(server.address) as env:
+            assert isinstance(env, GymnasiumEnv)
+            assert env.reset()[0].tolist() == [1, 2]
+        with contextlib.closing(RemoteVectorEnv(server.address, 2)) as envs:
+            assert envs.reset()[0].tolist() == [[1, 2]] * 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[", '{"version": 2}', '{"version": 1}', "[1]"])
+def test_descriptions_that_are_none_are_errors(text: str) -> None:
+    with describing(text) as server:
+        with pytest.raises(ProtocolError, match="property 'gymnasium'"):
+            make_remote(server.address)
+        with pytest.raises(ProtocolError, match="property 'gymnasium'"):
+            RemoteVectorEnv(server.address, 2)
+        assert server.errors == []
+
+
+def test_a_property_of_the_same_name_that_is_no_text() -> None:
+    with describing(3) as server, make_remote(server.address) as env:
+        assert isinstance(env, GymnasiumEnv)

@@ -20,9 +20,9 @@ from dm_env_rpc_client._proto import dm_env_rpc_pb2
 from dm_env_rpc_client.protocol import batches
 from dm_env_rpc_client.server import serve
 from dm_env_rpc_client.server.row_turns import Turns, Waits
+from dm_env_rpc_client.tensors import nesting
 from dm_env_rpc_client.tensors.settings import pack_settings
 from dm_env_rpc_client.tensors.specs import VariableArray, sample
-from tests.server.batches.steps import begun, stepped
 from tests.support.scripted import playing, settles
 
 ROWS = 3
@@ -304,3 +304,25 @@ def test_settings_are_undone_in_all_rows_although_one_raises() -> None:
         with pytest.raises(DmEnvRpcError, match="not undone completely"):
             env.reset({"rows.gain": [2, 2, 2, -1]})
         assert [row.gain for row in Undoing.made] == [0] * 4
+
+
+def stepped(env: DmEnvAdaptor, action: Any) -> dict[str, Any]:
+    """Takes a step and returns its values by flat name, with the type of the step."""
+    return values_of(env, env.step(action))
+
+
+def begun(env: DmEnvAdaptor, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Resets and returns the values of the first step."""
+    return values_of(env, env.reset(settings or {}))
+
+
+def values_of(env: DmEnvAdaptor, timestep: dm_env.TimeStep) -> dict[str, Any]:
+    flat = nesting.flatten_dict(timestep.observation, nesting.SEPARATOR)
+    # A FIRST step has neither; what is sent for those of rows is 0 and 1.
+    reward, discount = timestep.reward, timestep.discount
+    if reward is None:
+        reward = tree.map_structure(lambda spec: np.zeros(spec.shape), env.reward_spec())
+    flat["reward"] = reward
+    flat["discount"] = np.ones(env.discount_spec().shape) if discount is None else discount
+    flat.setdefault(batches.STEP_TYPE, np.uint8(timestep.step_type))
+    return flat

@@ -32,10 +32,11 @@ from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays
 from tests.adaptors.sameness import same
 from tests.server import hosted
 from tests.server.batches.served import SERVED
-from tests.server.batches.steps import begun, stepped
 from tests.server.batches.test_batches import (
     actions_of,
+    begun,
     push,
+    stepped,
 )
 from tests.server.worker_processes import START_SECONDS, are_complete, processes_of
 from tests.support.scripted import descriptor_count, settles
