@@ -12,8 +12,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.benchmarks import table
+from tests.benchmarks import picture, table
 from tests.benchmarks.results import Section
 from tests.benchmarks.sections import (
     batches,
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help=f"turns of each contender; {ROUNDS}")
     parser.add_argument("--quick", action="store_true", help="few rounds and small sizes")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--picture", type=Path, help="draw the steps as bars into this PNG file")
     options = parser.parse_args(arguments)
     with cpp_peers.server() as server, cpp_peers.tcp_server() as tcp:
         settings = Settings(
@@ -61,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
             options.quick,
         )
         sections = [SECTIONS[name](settings) for name in options.only or SECTIONS]
+    if options.picture:
+        picture.draw(sections, options.picture)
     if options.json:
         print(json.dumps([section.as_json() for section in sections]))
     else:

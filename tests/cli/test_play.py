@@ -26,6 +26,7 @@ from tests.support import groups
 from tests.support.environments import Constant, Robot
 from tests.support.scripted import settles
 from tests.support.stopwatch import patience
+from tests.travelling.environments.usual import Usual
 
 DUMMY = {"SDL_VIDEODRIVER": "dummy"}
 
@@ -231,7 +232,7 @@ def test_the_picture_is_an_observation(options: list[str], colour: int, size: An
         play(server.address, *options, hand=hand)
 
 
-class Painted(gymnasium.Env[Any, Any]):
+class Painted(Usual):
     """Renders the number of its steps."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -241,25 +242,17 @@ class Painted(gymnasium.Env[Any, Any]):
             "force": gymnasium.spaces.Box(-1, 1, (2,), np.float32),
         }
     )
-
     observation_space = gymnasium.spaces.Box(0, 255, (4,), np.uint8)
 
     def __init__(self, render_mode: str | None = None):
+        super().__init__(0)
         self.render_mode = render_mode
-        self.actions: list[Any] = []
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        return self._observed(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        self.actions.append(action)
-        return self._observed(), 1.0, False, False, {"count": len(self.actions)}
+    def observe(self) -> Any:
+        return np.full(4, self.steps, np.uint8)
 
     def render(self) -> Any:
-        return np.full((48, 64, 3), 100 + len(self.actions), np.uint8)
-
-    def _observed(self) -> Any:
-        return np.full(self.observation_space.shape, 50 + len(self.actions), np.uint8)
+        return np.full((48, 64, 3), 100 + self.steps, np.uint8)
 
 
 def test_a_gymnasium_environment_shows_what_it_renders() -> None:

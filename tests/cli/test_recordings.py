@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -133,26 +133,3 @@ def test_export_to_minari(recorded: Path, tmp_path: Path) -> None:
     is_one_line_with(again, 1, "cannot export to Minari")
     missing = run_command("export", str(tmp_path / "no"), "catch/no-v0", environment=environment)
     is_one_line_with(missing, 1, "No such file")
-
-
-WRONG: list[tuple[Callable[[Path, Path], list[str]], int, str]] = [
-    (lambda run, tmp: ["inspect", str(tmp / "no.mcap")], 1, "No such file"),
-    (lambda run, tmp: ["replay", str(tmp / "no.mcap")], 1, "No such file"),
-    (lambda run, tmp: ["replay", str(run), "--address", "0.0.0.0:0"], 2, "--insecure"),
-    (lambda run, tmp: ["record", str(run), "--upstream", "localhost:1"], 1, "file exists"),
-    (lambda run, tmp: ["record", str(tmp / "a"), "--upstream", "nowhere"], 2, "looks like"),
-    (lambda run, tmp: ["record", str(tmp / "a"), "--upstream", "env.host:1"], 2, "--tls-ca"),
-    (lambda run, tmp: ["record", str(tmp / "a")], 2, "--upstream"),
-    (lambda run, tmp: ["export", str(run), "a.parquet", "--to", "parquet"], 2, "--to"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "said"), WRONG)
-def test_what_is_wrong_is_said_in_one_line(
-    recorded: Path,
-    tmp_path: Path,
-    arguments: Callable[[Path, Path], list[str]],
-    code: int,
-    said: str,
-) -> None:
-    is_one_line_with(run_command(*arguments(recorded, tmp_path)), code, said)

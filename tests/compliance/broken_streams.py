@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dm_env_rpc.v1 import dm_env_rpc_pb2 as pb2
 from google.rpc import status_pb2
 
-from tests.compliance.breakage import breaks
+from tests.compliance.breakage import BROKEN, breaks
 from tests.compliance.playground import (
     WAIT_SECONDS,
     RequestError,
@@ -22,29 +22,38 @@ from tests.compliance.playground import (
 
 # Answers.
 
+_SENT: dict[str, tuple[str, Callable[[Any, str], list[Any]]]] = {
+    "answers a leave twice": (
+        "one_answer_for_each_request",
+        lambda response, kind: [response] * (2 if kind == "leave_world" else 1),
+    ),
+    "answers a leave with nothing in it": (
+        "answers_are_of_the_requests_kind",
+        lambda response, kind: [pb2.EnvironmentResponse() if kind == "leave_world" else response],
+    ),
+    "does not answer a destroy": (
+        "a_world_can_be_created_and_destroyed",
+        lambda response, kind: [] if kind == "destroy_world" else [response],
+    ),
+    "does not answer what fails": (
+        "a_failed_request_is_answered",
+        lambda response, kind: [] if kind == "error" else [response],
+    ),
+    "sends what is no message": (
+        "a_world_can_be_joined",
+        lambda response, kind: [_Garbage() if kind == "step" else response],
+    ),
+    "sends errors without a message": (
+        "errors_have_a_code_and_a_message",
+        lambda response, kind: [_SPEECHLESS if kind == "error" else response],
+    ),
+}  # fmt: skip
+"""What is wrong with the answers, the check that is to notice, and what is sent for each."""
 
-@breaks("one_answer_for_each_request")
-class AnswersALeaveTwice(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        return [response, response] if kind == "leave_world" else [response]
+_SPEECHLESS = pb2.EnvironmentResponse(error=status_pb2.Status(code=3))
 
-
-@breaks("one_answer_for_each_request")
-class AnswersTwiceWhereThereIsAnError(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        return [response, response] if kind == "error" else [response]
-
-
-@breaks("a_world_can_be_created_and_destroyed")
-class DoesNotAnswerADestroy(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        return [] if kind == "destroy_world" else [response]
-
-
-@breaks("a_failed_request_is_answered")
-class DoesNotAnswerWhatFails(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        return [] if kind == "error" else [response]
+for _wrong, (_check, _sent) in _SENT.items():
+    BROKEN[_wrong] = _check, type("Broken", (Session,), {"sent": staticmethod(_sent)})
 
 
 class _ReadsAhead(Session):
@@ -101,26 +110,6 @@ class LeavesAfterTheRequestThatFollows(_ReadsAhead):
         yield from second
 
 
-@breaks("answers_are_of_the_requests_kind")
-class AnswersAResetWithAJoin(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        if kind == "reset":
-            response.join_world.specs.CopyFrom(response.reset.specs)
-        return [response]
-
-
-@breaks("answers_are_of_the_requests_kind")
-class AnswersALeaveWithNothingInIt(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        return [pb2.EnvironmentResponse() if kind == "leave_world" else response]
-
-
-@breaks("a_world_can_be_joined")
-class SendsWhatIsNoMessage(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        return [_Garbage() if kind == "step" else response]
-
-
 class _Garbage:
     def SerializeToString(self) -> bytes:  # noqa: N802
         return b"\xff\xff\xff"
@@ -136,14 +125,6 @@ class EndsTheStreamAfterAnError(Session):
             yield response
             if response.HasField("error"):
                 return
-
-
-@breaks("errors_have_a_code_and_a_message")
-class SendsErrorsWithoutAMessage(Session):
-    def sent(self, response: Any, kind: str) -> list[Any]:
-        if kind == "error":
-            response.error.CopyFrom(status_pb2.Status(code=3))
-        return [response]
 
 
 @breaks("an_error_changes_no_state")

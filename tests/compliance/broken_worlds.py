@@ -74,11 +74,6 @@ class HasOneUnpredictableEnvironmentForAllWorlds(_Unpredictable, HasOneEnvironme
 
 
 @breaks("a_step_changes_its_own_world_only")
-class CountsTheStepsOfAllWorlds(Session):
-    steps = _of_all_worlds("steps")
-
-
-@breaks("a_step_changes_its_own_world_only")
 class MovesTheAgentsOfAllWorlds(Session):
     def act(self, actions: Mapping[str, Any]) -> int:
         for agent in _others(self):

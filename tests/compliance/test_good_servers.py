@@ -142,20 +142,6 @@ def test_our_server_where_an_action_is_a_message() -> None:
     assert "messages_of_another_shape_are_refused" in passed
 
 
-def move_to_the_right(timestep: dm_env.TimeStep, action_spec: dict[str, specs.Array]) -> Any:
-    assert set(action_spec) == {"paddle"}
-    assert timestep.observation == {} or not timestep.first() or timestep.reward is None
-    return {"paddle": 2}
-
-
-def test_our_server_with_a_policy_of_ones_own() -> None:
-    options = Options(policy=f"{__name__}:move_to_the_right", **QUICK)
-    with serve(Catch) as server:
-        passed = outcomes(server.address, options)
-    assert "actions_at_their_bounds_are_taken" not in passed
-    assert "states_follow_each_other" in passed
-
-
 @pytest.mark.parametrize("claims", [None, True])
 def test_a_server_on_the_references_modules(claims: bool | None) -> None:
     options = Options(

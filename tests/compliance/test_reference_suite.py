@@ -6,7 +6,6 @@ import abc
 import unittest
 from typing import Any
 
-import numpy as np
 from dm_env_rpc.v1 import connection as reference_connection
 from dm_env_rpc.v1 import tensor_utils
 from dm_env_rpc.v1.compliance import (
@@ -19,8 +18,6 @@ from dm_env_rpc.v1.compliance import (
 
 from dm_env_rpc_client import dm_env_rpc_pb2
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.tensors.specs import VariableArray
-from tests.compliance.test_good_servers import Arm
 
 
 class _Served(unittest.TestCase, metaclass=abc.ABCMeta):
@@ -91,23 +88,6 @@ class TestStep(_Served, step.Step):
     @property
     def specs(self) -> Any:
         return self._specs
-
-
-class _Arm(Arm):
-    """Without the bounds of variable length, at which the reference's class itself fails."""
-
-    def action_spec(self) -> dict[str, Any]:
-        return {**super().action_spec(), "path": VariableArray((-1, 2), np.int16, "path")}
-
-
-class TestStepWithNestedSpecs(TestStep):
-    environment = _Arm
-    default_actions: Any = {  # noqa: RUF012
-        "arm.torque": Arm()._torque.minimum,
-        "arm.grip": False,
-        "path": np.zeros((1, 2)),
-        "say": "",
-    }
 
 
 del _Served

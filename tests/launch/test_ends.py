@@ -92,8 +92,13 @@ def test_a_step(end: str, transport: Transport) -> None:
     assert "no licence" in env.server.logs() or "line 9999" in env.server.logs()
 
 
-def test_asyncio() -> None:
+def test_futures_coroutines_and_environments_of_a_batch() -> None:
     end = "os._exit(3)"
+    with make(MORTAL, {"end": end}) as env:
+        env.reset()
+        error = env.submit_step({"value": 1}).exception()
+        assert isinstance(error, ConnectionLostError)
+        check(error, end)
 
     async def run() -> None:
         async with await make_async(MORTAL, {"end": end}) as env:
@@ -101,19 +106,8 @@ def test_asyncio() -> None:
             with pytest.raises(ConnectionLostError) as caught:
                 await env.step({"value": 1})
             check(caught.value, end)
-            assert env.server is not None
-            assert env.server.exit_code == 3
 
     asyncio.run(run())
-
-
-def test_a_future_and_an_environment_of_a_batch() -> None:
-    end = "os._exit(3)"
-    with make(MORTAL, {"end": end}) as env:
-        env.reset()
-        error = env.submit_step({"value": 1}).exception()
-        assert isinstance(error, ConnectionLostError)
-        check(error, end)
     with BatchedEnvironment([MORTAL, MORTAL], create_world_settings={"end": end}) as batch:
         batch.reset()
         with pytest.raises(EnvironmentsFailedError, match="ended with exit code 3") as failed:

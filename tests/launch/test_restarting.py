@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -70,7 +68,7 @@ def seen(env: DmEnvAdaptor) -> tuple[int, type, State]:
 def test_a_lost_step_ends_the_sequence_and_the_next_begins_another(
     launcher: Launcher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with make(launcher, restart=RESTART) as env:
+    with make(launcher, {"length": 2}, restart=RESTART) as env:
         env.reset()
         assert env.step({"value": 7}).mid()
         assert seen(env) == (0, type(None), State.RUNNING)
@@ -86,6 +84,7 @@ def test_a_lost_step_ends_the_sequence_and_the_next_begins_another(
         assert first.observation == {"value": -1}
         assert seen(env) == (1, type(None), State.RUNNING)
         assert env.step({"value": 10}).observation == {"value": 10}
+        assert env.step({"value": 11}).last(), "the settings are those of make"
     assert launcher.all_ended()
 
 
@@ -118,16 +117,6 @@ def test_reset_begins_a_sequence_at_once(lossy: FaultProxy, env: DmEnvAdaptor) -
     # There is no sequence that could end.
     assert env.step({"value": 8}).first()
     assert env.restarts == 3
-
-
-def test_the_settings_are_those_of_make(lossy: FaultProxy) -> None:
-    with make(lossy.address, {"length": 2}, restart=RESTART) as env:
-        env.reset()
-        lossy.reset()
-        env.step({"value": 1})
-        assert env.step({"value": 2}).first()
-        assert env.step({"value": 3}).mid()
-        assert env.step({"value": 4}).last()
 
 
 def test_a_frozen_server_is_replaced(launcher: Launcher) -> None:
@@ -177,16 +166,10 @@ def causes(error: BaseException | None, text: str) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-class Brief(Echo):
-    """Its process ends in the first step after a reset."""
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        os._exit(3)
-
-
 def test_attempts_are_used_up_by_a_server_that_ends_again_at_once() -> None:
-    launcher = Launcher(f"{__name__}:Brief")
-    with make(launcher, restart=Restart(attempts=2, backoff=0.01)) as env:
+    launcher = Launcher("tests.launch.test_ends:Mortal")
+    settings = {"end": "os._exit(3)"}
+    with make(launcher, settings, restart=Restart(attempts=2, backoff=0.01)) as env:
 
         def run() -> None:
             for _ in range(20):

@@ -26,6 +26,7 @@ from dm_env_rpc_client.server import Catch, Properties, Server, serve
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.notebook.waiting import wait_for
 from tests.support.environments import Broken, Constant, Robot
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
 
 
 def widgets_in(widget: Any, kind: type) -> Iterator[Any]:
@@ -228,28 +229,15 @@ def test_every_kind_of_action_and_observation_goes_there_and_comes_back() -> Non
         hands.wait_for("mode 3")
 
 
-class Unusual(dm_env.Environment):
-    """Its action is a tuple, one part of which is a message; its observation is one array."""
-
-    def __init__(self) -> None:
-        self.actions: list[Any] = []
-
-    def action_spec(self) -> Any:
-        return (specs.DiscreteArray(2, name="press"), specs.Array((2,), np.int16, "aim"))
-
-    def observation_spec(self) -> Any:
-        return specs.Array((3,), np.float32, "place")
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(np.zeros(3, np.float32))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self.actions.append(action)
-        return dm_env.transition(1.0, np.ones(3, np.float32))
+def unusual() -> Timed:
+    """Its action is a tuple, its observation is one array."""
+    action = (specs.DiscreteArray(2, name="press"), specs.Array((2,), np.int16, "aim"))
+    spec = specs.Array((3,), np.float32, "place")
+    return Timed(0, ENDLESS, spec, lambda env: np.full(3, env.steps, np.float32), action)
 
 
 def test_an_environment_need_not_be_remote_nor_a_dictionary() -> None:
-    env = Unusual()
+    env = unusual()
     with exploring(env, keys={"x": (1,)}) as hands:
         hands.wait_for("episode 1")
         assert "Properties" not in hands.text()
@@ -257,7 +245,7 @@ def test_an_environment_need_not_be_remote_nor_a_dictionary() -> None:
         text.value = "[5, -6]"
         hands.press("1")
         hands.wait_for("step 1")
-        press, aim = env.actions[0]
+        press, aim = env.action
         assert press == 1
         assert aim.tolist() == [5, -6]
         assert aim.dtype == np.int16
@@ -276,7 +264,7 @@ def test_what_has_no_control_is_left_out_and_said() -> None:
 
 
 def test_a_value_that_does_not_fit_is_told_and_nothing_is_sent() -> None:
-    with exploring(Unusual()) as hands:
+    with exploring(unusual()) as hands:
         hands.wait_for("episode 1")
         (text,) = widgets_in(hands.explorer, ipywidgets.Text)
         text.value = "[1, 99999]"

@@ -33,6 +33,7 @@ from tests.cli.commands import invoke
 from tests.constraints import ROOT
 from tests.recording.sessions import play, record, recorded
 from tests.support.environments import Constant
+from tests.travelling.environments.usual import Usual
 
 
 def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) -> None:
@@ -54,24 +55,19 @@ def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) 
         export_minari(path, "catch/run-v0")
 
 
-class Informing(gymnasium.Env[Any, Any]):
-    """Observes its action, ends after three steps and has infos."""
+class Informing(Usual):
+    """Observes its action."""
 
-    action_space = spaces.Discrete(3)
-    observation_space: spaces.Space[Any] = spaces.Box(0.0, 9.0, (2,), np.float64)
+    observation_space = spaces.Box(0.0, 9.0, (2,), np.float64)
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self._count = 0
-        return self._observed(0), {"seed": seed, "text": "begun"}
+    def __init__(self) -> None:
+        super().__init__(0)
 
-    def step(self, action: Any) -> Any:
-        self._count += 1
-        both = self._count == 3
-        return self._observed(action), 1.0, both, both, {"count": self._count}
+    def observe(self) -> Any:
+        return np.full(2, self.action if self.steps else 0, np.float64)
 
-    def _observed(self, value: Any) -> Any:
-        return np.full(2, value, np.float64)
+    def inform(self) -> Any:
+        return {**super().inform(), "text": "told"}
 
 
 class InformingParts(Informing):
@@ -79,8 +75,8 @@ class InformingParts(Informing):
 
     observation_space = spaces.Dict({"a": Informing.observation_space, "b": spaces.Discrete(9)})
 
-    def _observed(self, value: Any) -> Any:
-        return {"a": super()._observed(value), "b": int(value)}
+    def observe(self) -> Any:
+        return {"a": super().observe(), "b": int(self.action) if self.steps else 0}
 
 
 @pytest.mark.parametrize("environment", [Informing, InformingParts])

@@ -18,6 +18,7 @@ from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.errors import ConnectionLostError, DmEnvRpcError
 from tests.bridges.gym_socket import hosted
 from tests.bridges.gym_socket.hosted import hosting
+from tests.travelling.environments.usual import Usual
 
 STEPS = 300
 ACTIONS = np.random.default_rng(0).integers(2, size=STEPS).tolist()
@@ -90,7 +91,7 @@ def gym_socket_space(server: gym_socket.Server) -> Any:
         return environment.action_space
 
 
-class AllSpaces(gymnasium.Env[Any, Any]):
+class AllSpaces(Usual):
     """Every space of Gymnasium that gym-socket-api can carry; observes its action."""
 
     observation_space = action_space = gymnasium.spaces.Tuple(
@@ -105,15 +106,18 @@ class AllSpaces(gymnasium.Env[Any, Any]):
         )
     )  # fmt: skip
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.action_space.seed(seed)
-        return self.action_space.sample(), {}
+    def __init__(self) -> None:
+        super().__init__(0)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        assert self.action_space.contains(action)
-        truncated = bool(action[1] == 2)
-        return action, 1.0, False, truncated, {"nan": float("nan"), "n": np.int64(3)}
+    def observe(self) -> Any:
+        return self.action if self.steps else self.action_space.sample()
+
+    def ends(self) -> tuple[bool, bool]:
+        assert self.action_space.contains(self.action)
+        return False, bool(self.action[1] == 2)
+
+    def inform(self) -> Any:
+        return {"nan": float("nan"), "n": np.int64(3)}
 
 
 def test_every_space_of_gymnasium_and_nested_tuples_go_all_the_way() -> None:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import dm_env
 import grpc
 import hpack
 import numpy as np
@@ -46,6 +45,7 @@ from tests.server.one_thread import Level
 from tests.support.environments import Echo
 from tests.support.scripted import settles
 from tests.transports.test_health_check import assert_is_watched, assert_serves
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
 
 
 def _no_device() -> int:
@@ -148,25 +148,11 @@ def test_a_value_of_any_dtype_is_read_and_its_spec_fits(
     assert tuple(spec.shape) == np.shape(found) == np.shape(expected)
 
 
-class Sized(dm_env.Environment):
+def sized(size: int = 1) -> Timed:
     """Observes how many steps it has taken, in as many elements as a setting says."""
-
-    def __init__(self, size: int = 1):
-        self._size = size
-
-    def reset(self) -> dm_env.TimeStep:
-        self._count = 0
-        return dm_env.restart(np.zeros(self._size, np.int64))
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._count += 1
-        return dm_env.transition(1.0, np.full(self._size, self._count))
-
-    def observation_spec(self) -> Any:
-        return specs.Array((self._size,), np.int64, "count")
-
-    def action_spec(self) -> Any:
-        return specs.DiscreteArray(2, name="a")
+    spec = specs.Array((size,), np.int64, "count")
+    action = specs.DiscreteArray(2, name="a")
+    return Timed(0, ENDLESS, spec, lambda env: np.full(size, env.steps), action)
 
 
 @pytest.fixture(params=[serve, one_file.serve], ids=["serve", "one file"])
@@ -175,7 +161,7 @@ def host(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def test_a_world_without_an_agent_takes_settings_that_change_its_specs(host: Any) -> None:
-    with host(Sized) as server, connect(server.address) as connection:
+    with host(sized) as server, connect(server.address) as connection:
         name = create_world(connection, {"size": 2})
         reset_world(connection, name, {"size": 3})
         with join_world(connection, name) as env:
@@ -190,7 +176,7 @@ def test_a_world_without_an_agent_takes_settings_that_change_its_specs(host: Any
 
 
 def test_a_reset_of_the_agent_itself_ends_an_earlier_one_of_another(host: Any) -> None:
-    with host(Sized) as server, connect(server.address) as connection:
+    with host(sized) as server, connect(server.address) as connection:
         name = create_world(connection, {})
         with connect(server.address) as other, join_world(connection, name) as env:
             env.reset()
