@@ -229,7 +229,7 @@ def test_a_failure_is_shown_with_what_was_sent() -> None:
 
 
 def test_an_engine_that_dies_is_shown_with_its_last_words() -> None:
-    mortal = ("python:tests.launch.test_ends:Mortal", "--create", "end=os._exit(3)")
+    mortal = ("python:tests.launch.test_restarting:Mortal", "--create", "end=os._exit(3)")
     text = " ".join(invoke("check", *mortal, code=1).stdout.split())
     assert "the server ended with exit code 3" in text
     assert text.count("Its last lines: ") == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from dm_env_rpc_client.launch import Launch, from_process, from_python, standalo
 from dm_env_rpc_client.launch.ports import Port
 from tests.launch.processes import AT_PORT, ECHO, supervisors
 from tests.support.scripted import settles
-from tests.support.stopwatch import patience
 
 
 @pytest.fixture(autouse=True)
@@ -144,21 +142,16 @@ def program(tmp_path: Path) -> list[str]:
     ids=lambda command: Path(command[0]).stem + " ".join(command[1:3]) + command[-1],
 )
 def test_a_pipe_gets_the_line_of_a_server_while_it_serves(command: list[str]) -> None:
-    reading, writing = os.pipe()
-    with open(reading, "rb", buffering=0) as said, open(writing, "wb") as out:
-        process = subprocess.Popen([sys.executable, *command], env=CLEAN, stdout=out, stderr=out)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, *command], env=CLEAN, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
         try:
-            out.close()
-            text = b""
-            while b"localhost:" not in text:
-                assert select.select([said], [], [], patience(60.0))[0], text
-                more = said.read(1 << 16)
-                assert more, text
-                text += more
+            assert any("localhost:" in line for line in process.stdout)
             assert process.poll() is None
         finally:
             process.kill()
-            process.wait()
 
 
 @pytest.mark.usefixtures("clean")

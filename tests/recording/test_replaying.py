@@ -1,27 +1,39 @@
-"""The same requests get the same answers, bit for bit, and others an error that says why."""
+"""Replays, episodes and proxies: what was recorded is what was seen, and nothing else changes."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dm_env
+import grpc
 import numpy as np
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import dm_env_rpc_pb2
-from dm_env_rpc_client.errors import DmEnvRpcError, RecordingError, SpecError
+from dm_env_rpc_client import Tls, dm_env_rpc_pb2
+from dm_env_rpc_client.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    DmEnvRpcError,
+    RecordingError,
+    SpecError,
+)
 from dm_env_rpc_client.protocol import timesteps
-from dm_env_rpc_client.recording import Recorder, Scan, episodes, read, replay
-from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.recording import Recorder, Scan, episodes, proxy, read, replay
+from dm_env_rpc_client.server import Catch, Race, Server, serve
+from dm_env_rpc_client.testing import ScriptedServer
 from dm_env_rpc_client.transports.endpoint import Endpoint
 from dm_env_rpc_client.transports.opening import open_stream
 from tests.recording import sessions
-from tests.recording.sessions import SETTINGS, assert_same, messages, move, play, record
+from tests.recording.sessions import SETTINGS, assert_same, entries, messages, move, play, record
 from tests.reliability.scorecard import counts
+from tests.support.certificates import self_signed
+from tests.support.scripted import settles
+from tests.support.stopwatch import patience
 
 ARENA = dm_env_rpc_pb2.EnvironmentResponse(create_world={"world_name": "arena"}).SerializeToString()
 
@@ -281,3 +293,99 @@ def test_what_breaks_the_protocol_is_named(
     record(path, (create if request_message is None else request_message, answer))
     with pytest.raises(RecordingError, match=r"(request|answer) 1 of connection 1 breaks"):
         read(path)
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpc"])
+def test_a_session_through_a_proxy_is_the_same_and_is_recorded(
+    server: Server, path: Path, transport: Any
+) -> None:
+    expected = play(server.address, 60)
+    with proxy(server.address, path) as running:
+        assert_same(expected, play(running.address, 60, transport=transport))
+    recording = read(path)
+    assert recording.is_complete
+    assert recording.connections[1].address == server.address
+    assert sum(map(len, recording.episodes)) == 61
+    with replay(path) as replayed:
+        assert_same(expected, play(replayed.address, 60))
+
+
+def test_agents_that_wait_for_one_another_do_not_wait_for_ever(path: Path) -> None:
+    with (
+        serve(Race()) as server,
+        proxy(server.address, path) as running,
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+    ):
+
+        def run(_: int) -> int:
+            with (
+                dm_env_rpc_client.connect(running.address) as connection,
+                dm_env_rpc_client.join_world(connection, "") as env,
+            ):
+                steps = [env.reset()]
+                while not steps[-1].last():
+                    steps.append(env.step(dict.fromkeys(env.action_spec(), 1)))
+                return len(steps)
+
+        assert min(pool.map(run, range(2))) > 1
+    assert len(read(path).connections) == 2
+
+
+@pytest.mark.certificates
+def test_the_server_may_require_tls_and_a_token_which_is_forwarded_and_not_recorded(
+    path: Path, tmp_path: Path
+) -> None:
+    key, crt = self_signed(tmp_path)
+    tls = Tls(cert=crt, key=key)
+    with (
+        serve(Catch, credentials=tls, token="hunter2") as server,
+        proxy(server.address, path, credentials=Tls(ca=crt)) as running,
+    ):
+        assert len(play(running.address, 5, token="hunter2")) == 6
+        with pytest.raises(ConnectionLostError, match="UNAUTHENTICATED") as refused:
+            dm_env_rpc_client.make(running.address)
+        assert refused.value.code == "UNAUTHENTICATED"
+    connection = read(path).connections[1]
+    assert connection.metadata["tls"] == "true"
+    assert b"hunter2" not in path.read_bytes() + b"".join(each.message for each in entries(path))
+
+
+def test_metadata_is_forwarded(path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def script(requests: Any, context: grpc.ServicerContext) -> Any:
+        seen.append(dict(context.invocation_metadata()))
+        for _ in requests:
+            yield dm_env_rpc_pb2.EnvironmentResponse(create_world={})
+
+    sent: list[tuple[str, str | bytes]] = [("x-run", "7"), ("x-key-bin", b"\x00\xff")]
+    with ScriptedServer(script) as server, proxy(server.address, path, token="own") as running:
+        with dm_env_rpc_client.connect(running.address, metadata=sent) as connection:
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+        with dm_env_rpc_client.connect(running.address, token="theirs") as connection:
+            connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+    assert {"x-run": "7", "x-key-bin": b"\x00\xff"}.items() <= seen[0].items()
+    # The token of the proxy is for clients that send none.
+    assert seen[0]["authorization"] == "Bearer own"
+    assert seen[1]["authorization"] == "Bearer theirs"
+
+
+def test_a_server_that_ends_a_stream_is_told(path: Path) -> None:
+    with (
+        ScriptedServer(lambda requests, _: iter(())) as server,
+        proxy(server.address, path) as running,
+        dm_env_rpc_client.connect(running.address) as connection,
+        pytest.raises(ConnectionLostError, match="the proxy says"),
+    ):
+        connection.send(dm_env_rpc_pb2.CreateWorldRequest())
+
+
+def test_a_client_that_goes_away_while_a_step_waits(path: Path) -> None:
+    with serve(Race()) as server, proxy(server.address, path) as running:
+        connection = dm_env_rpc_client.connect(running.address, request_timeout=patience(0.5))
+        env = dm_env_rpc_client.join_world(connection, "")
+        with pytest.raises(DeadlineExceededError):
+            env.reset()  # Nobody else is there.
+        connection.close()
+        assert settles(lambda: server.agent_count == 0)
+    assert len(entries(path)) == 3

@@ -353,13 +353,6 @@ def test_an_event_as_text() -> None:
     assert json.loads(event_text(event)) == expected
 
 
-def test_settings(make: MakeEnvironment, isolated: bool) -> None:
-    settings = {"width": 4, "height": "2", "world": {"title": "x"}, "fail_init": False}
-    environment = make(settings=settings, isolated=isolated)
-    assert environment.observation_spec()["camera"].shape == (2, 4, 3)
-    assert environment.read_property("title") == "x"
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
