@@ -51,7 +51,11 @@ def taken(rollouts: Rollouts, actions: Any) -> tuple[npt.NDArray[Any], npt.NDArr
     """Collects a batch of one step; returns observations, rewards, and what the former say."""
     rollouts.update(actions)
     steps = rollouts.collect(1).timesteps
-    observations = observed(steps)[1]
+    before, observations = observed(steps)
+    # Those of the step before, in the same life.
+    is_step = observations[:, 3:] >= 0
+    assert (observations[:, :2] == before[:, :2]).all()
+    assert (observations[:, 2:3] == before[:, 2:3] + is_step).all()
     return observations, steps.reward[1], [Answer(*map(int, row))._asdict() for row in observations]
 
 
