@@ -15,7 +15,6 @@ from dm_env import specs
 
 from dm_env_rpc_client import (
     ConnectionClosedError,
-    ConnectionLostError,
     EnvironmentsFailedError,
     SpecError,
     make,
@@ -326,22 +325,6 @@ def test_environments_are_closed_also_if_one_cannot_be_made() -> None:
     with pytest.raises(EnvironmentsFailedError, match="environment 3 at actor 1 failed: no room"):
         LocalRollouts(make_env, counting, 2, 2)
     assert Closing.open_ones == 0
-
-
-def test_environments_that_fail_are_named_and_then_begin_again() -> None:
-    with serve(Echo) as own:
-        connecting = make(own.address)
-
-        def make_env(index: int) -> dm_env.Environment:
-            return connecting if index == 1 else Echo()
-
-        with LocalRollouts(make_env, counting, 1, 3) as rollouts:
-            rollouts.collect(2)
-            own.stop(0.0)
-            with pytest.raises(EnvironmentsFailedError) as caught:
-                rollouts.collect(2)
-            assert list(caught.value.failures) == [1]
-            assert isinstance(caught.value.failures[1], ConnectionLostError)
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1, True, 1), (1, 1, 1.5)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -21,7 +20,6 @@ from tests.adaptors.gymnasium.known import cart_pole, cart_poles
 from tests.environment.foreign.reference import reference_connection
 from tests.peers import cpp_peers
 from tests.peers.building import MissingToolchainError
-from tests.server.hosted import Quiet
 from tests.support.groups import skip
 
 ROWS = 4
@@ -115,21 +113,3 @@ def reset_with(env: Any, connection: Any, seed: dict[str, Any]) -> dm_env.TimeSt
     env._last_state = reference_pb2.EnvironmentStateType.INTERRUPTED
     timestep: dm_env.TimeStep = env.step({})
     return timestep
-
-
-@pytest.mark.parametrize("peer", ["cpp"])
-def test_clients_play(peer: str) -> None:
-    with serve(Quiet, processes=2) as server, contextlib.ExitStack() as stack:
-        try:
-            clients = [
-                stack.enter_context(cpp_peers.bare_client(server.address, "", 0)) for _ in range(4)
-            ]
-        except MissingToolchainError as error:
-            skip(f"{peer} peer", str(error))
-        for client in clients:
-            client.tell("4 100")  # So many requests in flight, and in all.
-        for client in clients:
-            assert json.loads(client.hear())["seconds"] > 0
-        stats = server.stats()
-        assert (stats.worlds, stats.agents, stats.steps) == (4, 4, 400)
-        assert server.errors == []

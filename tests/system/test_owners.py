@@ -12,6 +12,7 @@ import pytest
 
 from dm_env_rpc_client.system.owner_threads import (
     MainOwner,
+    OwnerGoneError,
     OwnerThread,
 )
 from tests.support.scripted import settles
@@ -48,6 +49,17 @@ def test_it_ends_after_the_calls_that_wait_and_takes_no_more() -> None:
         first.result()
     assert settles(lambda: "owner" not in [thread.name for thread in threading.enumerate()])
     with pytest.raises(RuntimeError, match="has ended"):
+        owner.call(pow, 2, 3)
+
+
+def test_an_owner_ends_when_nothing_belongs_to_it_any_more() -> None:
+    owner = OwnerThread("owner")
+    owner.hold()
+    owner.hold()
+    owner.call(owner.release)
+    assert owner.call(pow, 2, 3) == 8
+    owner.call(owner.release)
+    with pytest.raises(OwnerGoneError):
         owner.call(pow, 2, 3)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,10 @@ from dm_env_rpc_client.client.connect_options import ConnectOptions
 from dm_env_rpc_client.client.connection_group import ConnectionGroup
 from dm_env_rpc_client.launch import standalone
 from dm_env_rpc_client.protocol import pipeline
+from tests.reliability.recording import Seen
 from tests.support.holding import hold
 from tests.support.loops import opened
+from tests.support.scripted import served_echo
 from tests.support.stopwatch import time_limit
 
 ROOT = Path(__file__).parents[3]
@@ -148,6 +153,44 @@ def test_a_client_may_keep_its_gil_for_75_seconds_between_two_steps(kind: str) -
         hold(75.0)
         assert waiting.result().mid()
         assert env.step({"paddle": 1}).mid()
+
+
+ALIVE_SECONDS = 30.0
+
+NOTICED_SECONDS = 20.0
+"""How soon after it froze."""
+
+
+@pytest.mark.row(38)
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_server_that_freezes_after_30_seconds_of_a_step_is_noticed(
+    is_async: bool, transport: str, seen: Seen
+) -> None:
+    frozen: list[float] = []
+    noticed: list[float] = []
+
+    with served_echo() as server:
+
+        def freeze() -> None:
+            server.signal(signal.SIGSTOP)
+            frozen.append(time.monotonic())
+
+        timer = threading.Timer(ALIVE_SECONDS, freeze)
+        timer.start()
+        with (
+            time_limit(ALIVE_SECONDS + NOTICED_SECONDS + 2.0) as it,
+            opened(is_async, server.address, {"seconds": 600.0}) as env,
+        ):
+            env.reset()
+            with pytest.raises(ConnectionLostError, match="did not answer a probe"):
+                env.step({"value": 1})
+            noticed.append(time.monotonic())
+        timer.join()
+    after = noticed[0] - frozen[0]
+    seen(frozen_servers=1, **{f"{transport}_noticed_after_s": after})
+    assert 0 < after < NOTICED_SECONDS + it.allowance
 
 
 # Machines that cannot be reached.
