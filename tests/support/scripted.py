@@ -130,17 +130,6 @@ def playing(environment: Any, settings: Any = None, **options: Any) -> Iterator[
         yield env
 
 
-def can_make(address: str) -> bool:
-    """Whether an environment is served there, to one more client."""
-    from dm_env_rpc_client import ConnectionLostError, make
-
-    try:
-        make(address).close()
-    except ConnectionLostError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def listening(answer: Callable[[socket.socket], object]) -> Iterator[str]:
     """A TCP server that does with each connection what a function does; yields its address.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
@@ -29,6 +29,18 @@ def raw_server(script: Script) -> contextlib.AbstractContextManager[str]:
         script(connection)
 
     return answering_socket(run)
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[str]:
+    """An address that accepts no connection: the kernel drops what does not fit into the queue."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(2):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def read_exactly(connection: socket.socket, count: int) -> bytes:

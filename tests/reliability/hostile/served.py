@@ -15,7 +15,6 @@ from dm_env_rpc_client import dm_env_rpc_pb2, make
 from dm_env_rpc_client.server import Catch, serve
 from dm_env_rpc_client.transports.http2.server import clients
 from tests.support import forks, memory
-from tests.support.programs import processor_seconds
 from tests.support.stopwatch import Stopwatch, patience
 
 _LARGE = dm_env_rpc_pb2.Tensor(int8s={"array": bytes(100_000)})
@@ -55,20 +54,6 @@ class Served(NamedTuple):
     def descriptors(self) -> int:
         """How many descriptors its processes have open."""
         return sum(len(list((process / "fd").iterdir())) for process in self._processes())
-
-    def unread(self) -> int:
-        """How many bytes its clients have sent, by IPv4, that it has not received."""
-        place = f"0100007F:{int(self.address.rpartition(':')[2]):04X}"
-        unread = 0
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            _, local, remote, _, queues = line.split()[:5]  # As in proc(5): sent and received.
-            unread += (local == place) * int(queues.partition(":")[2], 16)
-            unread += (remote == place) * int(queues.partition(":")[0], 16)
-        return unread
-
-    def processor_seconds(self) -> float:
-        """How long the processes that it has now have computed."""
-        return sum(processor_seconds(int(process.name)) for process in self._processes())
 
     def run_on(self, processors: Collection[int]) -> None:
         """Has its threads run on these processors only, and the threads that they start."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 import json
@@ -29,13 +30,14 @@ from dm_env_rpc_client import (
     Secret,
     SpecError,
     connect,
+    connect_async,
     make,
 )
 from dm_env_rpc_client.adaptors.gymnasium import make_remote
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.distributed import RemoteEnvironments
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.transports.endpoint import Transport
+from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
 from tests.mistakes.wrong_environments import CountdownEnv
 from tests.support.scripted import answering_socket
 from tests.transports.frames import END_HEADERS, END_STREAM, HEADERS, PREFACE, frame, settings
@@ -295,6 +297,11 @@ def test_row_54_an_id_of_ones_own(guarded: Server) -> None:
             del gymnasium.registry["Guarded-v0"]
 
 
+async def _shown_async(address: str) -> list[Any]:
+    async with await connect_async(address, token=SECRET) as own:
+        return [repr(own), str(own), own._repr_html_(), *vars(own)]
+
+
 @pytest.mark.row(54)
 def test_row_54_attributes(guarded: Server, tmp_path: Path) -> None:
     def shown(made: Any) -> Iterator[Any]:
@@ -304,9 +311,12 @@ def test_row_54_attributes(guarded: Server, tmp_path: Path) -> None:
             yield made._making
 
     given: dict[str, Any] = {"token": SECRET, "record": tmp_path / "run.mcap"}
-    check(guarded, *shown(RemoteEnvironments(guarded.address, token=SECRET)))
+    endpoint = Endpoint("localhost:1", token=SECRET, metadata=[("x-key", SECRET)])
+    check(guarded, guarded._repr_html_(), endpoint)
+    check(*shown(RemoteEnvironments(guarded.address, token=SECRET)))
     with make(guarded.address, **given) as env:
-        check(*shown(env), *shown(env.connection))
+        check(*shown(env), *shown(env.connection), env.connection._repr_html_())
+        check(*asyncio.run(_shown_async(guarded.address)))
         with pytest.raises(SpecError, match="cannot be pickled, because its token") as caught:
             pickle.dumps(env)
         check(caught.value)

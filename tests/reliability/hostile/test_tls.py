@@ -23,17 +23,15 @@ import grpc
 import pytest
 
 from dm_env_rpc_client import (
-    Connection,
     ConnectionLostError,
     SpecError,
     Tls,
     connect,
-    connect_async,
     dm_env_rpc_pb2,
     make,
 )
 from dm_env_rpc_client.server import Catch, Server, serve
-from dm_env_rpc_client.transports.endpoint import Endpoint, Transport
+from dm_env_rpc_client.transports.endpoint import Transport
 from dm_env_rpc_client.transports.grpc.async_stream import AsyncGrpcStream
 from dm_env_rpc_client.transports.net import status
 from tests.reliability.scorecard import counts
@@ -369,26 +367,6 @@ def test_row_46_a_token_does_not_leave_the_machine_in_plaintext() -> None:
     assert TOKEN not in "".join(traceback.format_exception(caught.value, limit=-1))
 
 
-def test_row_46_what_is_shown_of_connections_and_servers_has_no_secret(files: Files) -> None:
-    endpoint = Endpoint("localhost:1", credentials=files.with_certificate, token=TOKEN)
-    with_metadata = Endpoint("localhost:1", metadata=[("x-key", TOKEN), ("k-bin", b"tok")])
-    shown: list[Any] = [endpoint, with_metadata, files.with_certificate]
-    options: dict[str, Any] = {"credentials": files.with_certificate, "token": TOKEN}
-    with served(files.server, files.authority.ca, token=TOKEN) as server:
-        with make(server.address, timeout=TIMEOUT, **options) as env:
-            connection = env.connection
-            assert isinstance(connection, Connection)
-            shown += [server, env, connection]
-            html = [server._repr_html_(), connection._repr_html_()]
-        check_texts(files, *map(repr, shown), *map(str, shown), *html)
-
-        async def main() -> None:
-            async with await connect_async(server.address, **options) as own:
-                check_texts(files, repr(own), str(own), own._repr_html_())
-
-        asyncio.run(main(), debug=True)
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -407,13 +385,10 @@ def test_row_46_a_malformed_token_is_refused_without_being_shown(how: dict[str, 
     with time_limit(AT_ONCE), pytest.raises(SpecError) as caught:
         connect("localhost:1", timeout=TIMEOUT, **how)
     assert TOKEN not in f"{caught.value} {caught.value!r}"
-
-
-@pytest.mark.parametrize("token", ["", " ", f"{TOKEN} {TOKEN}", f"{TOKEN}\n", 5])
-def test_row_46_a_server_refuses_a_malformed_token_without_showing_it(token: Any) -> None:
-    with pytest.raises(SpecError, match="a token must consist of") as caught:
-        serve(Catch, token=token)
-    assert TOKEN not in f"{caught.value} {caught.value!r}"
+    for token in {"", " ", 5, how.get("token", "")} - {TOKEN}:
+        with pytest.raises(SpecError, match="a token must consist of") as caught:
+            serve(Catch, token=token)
+        assert TOKEN not in f"{caught.value} {caught.value!r}"
 
 
 def test_row_46_the_password_of_a_key_is_in_no_text(files: Files, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ every process, also to those in other groups.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -260,29 +259,6 @@ def test_the_exit_code_tells_that_an_environment_was_not_closed(
     assert said in errors
     assert "not all environments were closed" in errors
     assert settles(lambda: not started.pids(), END_SECONDS)
-
-
-@pytest.mark.row(51)
-@pytest.mark.parametrize("kind", ["workers", "batches", "sessions"])
-def test_a_program_that_does_not_stop_its_server_ends_and_closes_the_environments(
-    kind: str, tmp_path: Path, start: Callable[..., Started]
-) -> None:
-    serve = _SESSIONS if kind == "sessions" else _WORKERS
-    settings = {"num_envs": BATCH} if kind == "batches" else {}
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    program = _program("weakref.finalize(sys, str); " + serve, "sys.stdin.read()", str(folder))
-    path = Path(program[1])
-    # What is registered for the exit before multiprocessing is imported is called after it.
-    path.write_text("import sys, weakref\nheld = weakref.finalize(sys, str)\n" + path.read_text())
-    started = start(*program)
-    address = started.address()
-    join = functools.partial(GymSocketEnvironment, env_name="Closing")
-    with join(address) if kind == "sessions" else make(address, settings):
-        _, errors = started.process.communicate("", timeout=END_SECONDS)
-        assert (started.process.returncode, errors) == (0, "")
-        assert settles(lambda: not started.pids(), END_SECONDS)
-        assert len(hosted.closed(folder)) == settings.get("num_envs", 1)
 
 
 def test_what_a_worker_starts_and_forks_can_be_terminated() -> None:

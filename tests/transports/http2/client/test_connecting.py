@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import threading
@@ -24,7 +23,14 @@ from dm_env_rpc_client.transports.endpoint import is_for_http2
 from dm_env_rpc_client.transports.net.addresses import Target
 from tests.support.scripted import extension
 from tests.support.stopwatch import patience, time_limit
-from tests.transports.raw_server import Script, ask, both_ways, raw_server, until_closed
+from tests.transports.raw_server import (
+    Script,
+    ask,
+    both_ways,
+    full_listener,
+    raw_server,
+    until_closed,
+)
 
 # Which addresses, and which credentials.
 
@@ -141,14 +147,8 @@ def test_an_address_that_does_not_accept_leaves_time_for_the_next(
     echo_server: ScriptedServer, resolved: Callable[..., None], is_async: bool
 ) -> None:
     port = int(echo_server.address.rpartition(":")[2])
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        silent = listener.getsockname()
-        for _ in range(2):  # The kernel drops what does not fit into the queue.
-            filling = stack.enter_context(socket.socket())
-            filling.setblocking(False)
-            filling.connect_ex(silent)
-        resolved(silent, ("127.0.0.1", port))
+    with full_listener() as silent:
+        resolved(("127.0.0.1", int(silent.rpartition(":")[2])), ("127.0.0.1", port))
         address = "two.localhost:7"
         assert ask(address, is_async, 1, timeout=patience(2), transport="http2") == extension(1)
 

@@ -30,6 +30,7 @@ from tests.transports.frames import data, grpc_message
 from tests.transports.raw_server import (
     Script,
     echoed,
+    full_listener,
     greet,
     next_frame,
     raw_server,
@@ -212,18 +213,6 @@ async def test_what_tls_holds_is_read_without_another_event_of_the_socket(
 
 
 # Connects that are cancelled, and forks meanwhile.
-
-
-@contextlib.contextmanager
-def full_listener() -> Iterator[str]:
-    """An address that accepts no connection: the kernel drops what does not fit into the queue."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(2):
-            filling = stack.enter_context(socket.socket())
-            filling.setblocking(False)
-            filling.connect_ex(listener.getsockname())
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("phase", ["the connect", "the handshake", "the greeting"])

@@ -27,7 +27,14 @@ from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
 from tests.transports.frames import FORMS, data, grpc_message, window_update
-from tests.transports.raw_server import echoed, greet, next_frame, raw_server, until_closed
+from tests.transports.raw_server import (
+    Script,
+    echoed,
+    greet,
+    next_frame,
+    raw_server,
+    until_closed,
+)
 
 
 class Counted:
@@ -129,12 +136,17 @@ def test_a_closed_window_is_waited_for(counted: Callable[[], Counted]) -> None:
         assert counts.begun > counts.answered > 0
 
 
-def _no_answer(connection: socket.socket) -> None:
-    greet(connection)
-    for number in range(2):
-        assert next_request(connection) == number
-        connection.sendall(data(answer_to(number)))
-    until_closed(connection)
+def answers(count: int) -> Script:
+    """The script of a server that answers so many requests."""
+
+    def script(connection: socket.socket) -> None:
+        greet(connection)
+        for number in range(count):
+            assert next_request(connection) == number
+            connection.sendall(data(answer_to(number)))
+        until_closed(connection)
+
+    return script
 
 
 def test_a_message_that_does_not_change_is_known_by_its_head() -> None:
@@ -200,7 +212,7 @@ def test_a_deadline_holds_beside_a_timer_that_interrupts_each_wait() -> None:
     """As a profiler has one."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
-        with raw_server(_no_answer) as address, connect(address, request_timeout=2) as connection:
+        with raw_server(answers(2)) as address, connect(address, request_timeout=2) as connection:
             for number in range(2):
                 connection.send(numbered(number))
             signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
@@ -227,15 +239,7 @@ def test_an_interrupt_at_the_end_leaves_no_lock(monkeypatch: pytest.MonkeyPatch)
 
     working = Interrupted()
     monkeypatch.setattr(http2_connection, "working", working)
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        for number in range(3):
-            assert next_request(connection) == number
-            connection.sendall(data(answer_to(number)))
-        until_closed(connection)
-
-    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
+    with raw_server(answers(3)) as address, connect(address, request_timeout=20) as connection:
         for number in range(2):
             connection.send(numbered(number))
         stream: Any = connection._stream

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dm_env_rpc_client.transports.http2.client.receiver import Receiver
+from tests.support.collector import no_garbage_collection
 
 SENT = random.Random(0).randbytes(2_000_000)
 
@@ -33,16 +32,6 @@ class Memory:
         return [whole[64 * each : 64 * (each + 1)] for each in range(self._pieces)]
 
 
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """Keeps interrupts out of the finalizers of what earlier tests have left."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_bytes_are_received_and_counted_or_neither(pieces: int) -> None:
     chance = random.Random(pieces)
@@ -80,29 +69,17 @@ def test_bytes_are_received_and_counted_or_neither(pieces: int) -> None:
 
     former = signal.signal(signal.SIGALRM, interrupt)
     threading.Thread(target=send, daemon=True).start()
-    while not is_over:
-        try:
-            may_interrupt = True
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(5e-5, 2e-4), 1e-4)
-            receive_all()
-        except Interrupt:
-            interrupts += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    # Interrupts are kept out of the finalizers of what earlier tests have left.
+    with no_garbage_collection():
+        while not is_over:
+            try:
+                may_interrupt = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(5e-5, 2e-4), 1e-4)
+                receive_all()
+            except Interrupt:
+                interrupts += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, former)
     reader.close()
     assert bytes(found) == SENT
     assert interrupts > 20
-
-
-def test_an_end_and_a_broken_socket_are_no_bytes() -> None:
-    for breaks in (False, True):
-        reader, writer = socket.socketpair()
-        framing: Any = Memory(1)
-        receiver = Receiver(reader, framing)
-        assert not receiver.receive(socket.MSG_DONTWAIT)
-        writer.close()
-        if breaks:
-            reader.close()
-        assert receiver.receive(socket.MSG_DONTWAIT)
-        assert receiver.counts == [0]
-        reader.close()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import socket
-import ssl
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,42 +19,13 @@ from dm_env_rpc_client.transports.http2.server import answering, clients, leadin
 from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.services import CHECK
-from tests.support.certificates import Authority, self_signed
+from tests.support.certificates import Authority
 from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import ACK, DATA, HEADERS, PING, PREFACE, frame, window_update
 from tests.transports.hosts import WAIT_SECONDS, Host, is_served
 from tests.transports.raw_client import REQUEST, RawClient, request, requests
 from tests.transports.server_shell import BEGIN, Server, headers
-
-
-def test_who_reads_nothing_gets_no_further_answers(host: Host) -> None:
-    """The answers would take 400 MB."""
-    answered = 0
-
-    def large(rest: bytes) -> bytes:
-        nonlocal answered
-        answered += 1
-        return bytes(200_000)
-
-    host.scripts["large"] = large
-    with RawClient(host.address, window=(1 << 31) - 1) as client:
-        client.send(window_update(0, (1 << 31) - 1 - 65_535) + request(1))
-        client.send(requests(1, *[b"large:"] * 2_000))
-        assert settles(lambda: answered > 10)
-        assert is_served(host)
-        time.sleep(0.2)  # No more are to be answered meanwhile.
-        assert answered < 100
-        # All come when they are read.
-        count = 0
-
-        def taken() -> bool:
-            nonlocal count
-            count += sum(len(one.payload) for one in client.found(DATA, 1))
-            client.frames.clear()
-            return count == 2_000 * 200_005
-
-        assert client.read_until(taken, 30.0)
 
 
 def test_who_sends_requests_only_is_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +114,25 @@ def is_told(client: RawClient) -> bool:
     return client.read_until(lambda: client.goaway_code() is not None)
 
 
-def test_the_last_word_arrives_behind_all_others_while_the_client_goes_on(host: Host) -> None:
-    with RawClient(host.address) as client:
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_the_last_word_arrives_behind_all_others_while_the_client_goes_on(
+    is_tls: bool, authority: Authority, tls: Tls
+) -> None:
+    context = Tls(ca=authority.ca).client_context()
+    context.set_alpn_protocols(["h2"])
+    with (
+        Host(tls.server_context() if is_tls else None) as host,
+        RawClient(host.address, greets=False) as client,
+    ):
+        if is_tls:
+            client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+        client.send(PREFACE + frames.settings())
         break_off(client, junk=4_000_000)
         assert client.read_to_the_end()
         assert client.goaway_code() == PROTOCOL_ERROR
         assert len(client.found(PING, 0, ACK)) == PINGS
-    assert settles(lambda: lingering(host) == 0)
+        client.socket.close()
+        assert settles(lambda: lingering(host) == 0)
 
 
 def test_the_last_word_arrives_behind_an_answer_that_no_kernel_keeps(host: Host) -> None:
@@ -309,21 +290,3 @@ def test_they_give_their_places_to_others(monkeypatch: pytest.MonkeyPatch) -> No
             assert is_told(client)
         assert settles(lambda: lingering(host) == 2)
         assert is_served(host)
-
-
-def test_with_tls_too(tmp_path: Path) -> None:
-    key, certificate = self_signed(tmp_path)
-    context = ssl.create_default_context(cafile=certificate)
-    context.set_alpn_protocols(["h2"])
-    with (
-        Host(Tls(cert=certificate, key=key).server_context()) as host,
-        RawClient(host.address, greets=False) as client,
-    ):
-        client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
-        client.send(PREFACE + frames.settings())
-        break_off(client, junk=4_000_000)
-        assert client.read_to_the_end()
-        assert client.goaway_code() == PROTOCOL_ERROR
-        assert len(client.found(PING, 0, ACK)) == PINGS
-        client.socket.close()
-        assert settles(lambda: lingering(host) == 0)
