@@ -1,4 +1,4 @@
-"""Row 32, in a process of its own: forks with 0, 1 and 2 requests pending, again and again.
+"""Rows 16 and 32, in a process of its own: forks with requests pending, again and again.
 
     python -m tests.reliability.processes.fork_rounds KIND ADDRESS ROUNDS
 
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from dm_env_rpc_client import AsyncConnection, Connection, connect, connect_async
-from tests.reliability.processes.fork_children import ACTS, told
+from tests.reliability.processes.fork_children import ACTS, told, use_everything
 from tests.reliability.processes.forking import Child
 from tests.support.both_transports import obey
 from tests.support.scripted import extension
@@ -110,14 +112,45 @@ async def forks_async(connection: AsyncConnection, rounds: int) -> Tally:
     return tally
 
 
-async def _main_async(address: str, rounds: int) -> Tally:
+async def forks_on_the_loop(connection: AsyncConnection, rounds: int) -> Tally:
+    """Coroutines that fork and go on in the child, on the parent's loop and selector."""
+    tally = Tally()
+    for _ in range(rounds):
+        pending = [await connection.start(extension(number)) for number in range(2)]
+        await asyncio.sleep(0)  # The requests are written.
+        from_child, to_parent = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                # The loop goes round while the answers arrive; the parent does nothing.
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                    time.sleep(0.01)  # A second in all.
+                text = await use_everything(connection, pending, reopens=False)
+                os.write(to_parent, text.encode())
+            except BaseException as error:
+                os.write(to_parent, repr(error).encode())
+            finally:
+                os._exit(0)
+        os.close(to_parent)
+        os.waitpid(child, 0)
+        with os.fdopen(from_child) as said:
+            tally.refusals += said.read() == "refused"
+        for number, one in enumerate(pending):
+            tally.answer(number, await connection.wait(one))
+        tally.answer(9, await connection.send(extension(9)))
+    return tally
+
+
+async def _main_async(kind: str, address: str, rounds: int) -> Tally:
+    run = forks_async if kind == "coroutines" else forks_on_the_loop
     async with await connect_async(address, request_timeout=SECONDS) as connection:
-        return await forks_async(connection, rounds)
+        return await run(connection, rounds)
 
 
 def main(kind: str, address: str, rounds: int) -> Tally:
-    if kind == "coroutines":
-        return asyncio.run(_main_async(address, rounds))
+    if kind in ("coroutines", "same loop"):
+        return asyncio.run(_main_async(kind, address, rounds))
     with connect(address, request_timeout=SECONDS) as connection:
         return forks(connection, kind, rounds)
 

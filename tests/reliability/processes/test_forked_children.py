@@ -41,7 +41,6 @@ PENDING = range(10)
 AT_ONCE_SECONDS = 0.5
 """A refusal takes a millisecond, if the processor is free."""
 
-MODULE = "tests.reliability.processes.fork_scenarios"
 ROUNDS = "tests.reliability.processes.fork_rounds"
 
 
@@ -90,8 +89,9 @@ def test_row_16_a_child_on_the_parents_loop_is_refused_and_the_parent_is_right(
 ) -> None:
     if transport == "grpc":
         pytest.skip("grpc.aio wakes its loop by a socket, which the child's loop reads as well")
-    arguments = ("same_loop", slow_server.address, count)
-    finished = run_python("-m", MODULE, *arguments, timeout=1800)
+    finished = run_python("-m", ROUNDS, "same loop", slow_server.address, count, timeout=1800)
+    found = json.loads(finished.stdout)
+    assert (found["refusals"], found["right"], found["wrong"]) == (count, 3 * count, 0)
     assert finished.stderr == ""
     seen(forks=count)
 
@@ -102,20 +102,13 @@ def test_row_16_the_server_sees_the_parent_leave_while_the_child_lives(
 ) -> None:
     if transport == "grpc":
         pytest.skip("grpcio keeps its sockets to itself, in forked children too")
-    process = subprocess.Popen(
-        [sys.executable, "-m", MODULE, "leaves", echo_environment_server.address, "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stdout.readline() == "left\n"
+    with make(echo_environment_server.address) as env, forked() as pipe:
+        env.reset()
+        pipe.recv()
+        stream: Any = env.connection._stream
+        # As a kill would: no LeaveWorld, no GOAWAY, no shutdown of the connection.
+        stream._connection._socket.close()
         assert settles(lambda: echo_environment_server.agent_count == 0, 20)
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert process.returncode == 0
 
 
 SECONDS = 2.0
