@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 def test_every_test_asserts_something() -> None:
     paths = sorted(HERE.rglob("test_*.py"))
     found = [(path, name) for path in paths for name in names_of_tests(path)]
-    assert len(found) > 2_000
+    assert len(found) > 1_000
     silent = [
         f"{path.relative_to(HERE.parent)}::{name}"
         for path, name in found
