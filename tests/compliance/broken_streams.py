@@ -22,10 +22,16 @@ from tests.compliance.playground import (
 
 # Answers.
 
+_SPEECHLESS = pb2.EnvironmentResponse(error=status_pb2.Status(code=3))
+
 _SENT: dict[str, tuple[str, Callable[[Any, str], list[Any]]]] = {
     "answers a leave twice": (
         "one_answer_for_each_request",
         lambda response, kind: [response] * (2 if kind == "leave_world" else 1),
+    ),
+    "answers twice where there is an error": (
+        "one_answer_for_each_request",
+        lambda response, kind: [response] * (2 if kind == "error" else 1),
     ),
     "answers a leave with nothing in it": (
         "answers_are_of_the_requests_kind",
@@ -49,8 +55,6 @@ _SENT: dict[str, tuple[str, Callable[[Any, str], list[Any]]]] = {
     ),
 }  # fmt: skip
 """What is wrong with the answers, the check that is to notice, and what is sent for each."""
-
-_SPEECHLESS = pb2.EnvironmentResponse(error=status_pb2.Status(code=3))
 
 for _wrong, (_check, _sent) in _SENT.items():
     BROKEN[_wrong] = _check, type("Broken", (Session,), {"sent": staticmethod(_sent)})

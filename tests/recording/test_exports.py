@@ -58,7 +58,7 @@ def test_minari_has_the_episodes(path: Path, export_minari: Callable[..., int]) 
 class Informing(Usual):
     """Observes its action."""
 
-    observation_space = spaces.Box(0.0, 9.0, (2,), np.float64)
+    observation_space: spaces.Space[Any] = spaces.Box(0.0, 9.0, (2,), np.float64)
 
     def __init__(self) -> None:
         super().__init__(0)
