@@ -20,6 +20,7 @@ from tests.compliance import breakage, playground
 from tests.compliance.broken_servers import BROKEN
 from tests.reliability.recording import Seen
 from tests.support.stopwatch import patience
+from tests.travelling.environments.of_dm_env import FIRST, LAST, MID, Step, Timed
 
 SUBJECTS = (
     "a_step_changes_its_own_world_only",
@@ -37,100 +38,70 @@ def results_of(address: str, options: Options) -> dict[str, Result]:
     return {result.name: result for result in run(address, options, checks)}
 
 
-class Environment(dm_env.Environment):
-    """Nine steps that are counted; subclasses show something else, or have other lengths."""
-
-    length = 9
-
-    def __init__(self) -> None:
-        self._steps = 0
-
-    def action_spec(self) -> Any:
-        return {"move": specs.BoundedArray((), np.float32, -1.0, 1.0, "move")}
-
-    def observation_spec(self) -> Any:
-        return {
-            "seen": specs.Array((4,), np.float32, "seen"),
-            "bits": specs.BoundedArray((64,), np.uint8, 0, 1, "bits"),
-        }
-
-    def reset(self) -> dm_env.TimeStep:
-        self._steps = 0
-        return dm_env.restart(self.observe())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._steps += 1
-        if self.is_over():
-            return dm_env.termination(self.reward(), self.observe())
-        return dm_env.transition(self.reward(), self.observe())
-
-    def is_over(self) -> bool:
-        return self._steps == self.length
-
-    def reward(self) -> float:
-        return float(self._steps)
-
-    def observe(self) -> Any:
-        return {
-            "seen": np.full(4, self._steps, np.float32),
-            "bits": np.full(64, self._steps % 2, np.uint8),
-        }
+SPEC = {
+    "seen": specs.Array((4,), np.float32, "seen"),
+    "bits": specs.BoundedArray((64,), np.uint8, 0, 1, "bits"),
+}
+MOVE = {"move": specs.BoundedArray((), np.float32, -1.0, 1.0, "move")}
 
 
-class Random(Environment):
+def script(length: int) -> list[Step]:
+    """An episode whose rewards count its steps."""
+    middle = ((MID, float(number), 1.0) for number in range(1, length))
+    return [(FIRST, None, None), *middle, (LAST, float(length), 0.0)]
+
+
+def shown(number: int) -> dict[str, Any]:
+    return {"seen": np.full(4, number, np.float32), "bits": np.full(64, number % 2, np.uint8)}
+
+
+def counted() -> Timed:
+    """Nine steps that are counted."""
+    return Timed(0, script(9), SPEC, lambda env: shown(env.steps), MOVE)
+
+
+def limitless() -> Timed:
+    """Has a wall at infinity."""
+    wall = np.array([0, np.inf, -np.inf, 1], np.float32)
+    return Timed(0, script(9), SPEC, lambda env: {**shown(env.steps), "seen": wall}, MOVE)
+
+
+def drawn() -> Timed:
+    """A world draws a coin when it is made, and shows nothing else."""
+    coin = int(np.random.default_rng().integers(0, 2))
+    endless: list[Step] = [(FIRST, None, None), (MID, 0.0, 1.0)]
+    return Timed(0, endless, SPEC, lambda _: shown(coin), MOVE)
+
+
+class Random(Timed):
     """Everything is random; with a seed, each world repeats itself."""
 
     def __init__(self, seed: int | None = None) -> None:
-        super().__init__()
         self._random = np.random.default_rng(seed)
+        super().__init__(0, (), SPEC, self._drawn, MOVE)
 
-    def is_over(self) -> bool:
-        return bool(self._random.random() < 0.2)
+    def reset(self) -> dm_env.TimeStep:
+        rewards = self._random.random(self._random.geometric(0.2))
+        middle = ((MID, reward, 1.0) for reward in rewards[1:])
+        self._script = [(FIRST, None, None), *middle, (LAST, rewards[0], 0.0)]
+        return super().reset()
 
-    def reward(self) -> float:
-        return float(self._random.random())
-
-    def observe(self) -> Any:
-        return {
-            "seen": self._random.random(4, np.float32),
-            "bits": self._random.integers(0, 2, 64).astype(np.uint8),
-        }
-
-
-class Drawn(Random):
-    """A world draws a coin when it is made, and shows nothing else."""
-
-    length = 1000
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._coin = int(self._random.integers(0, 2))
-
-    def is_over(self) -> bool:
-        return False
-
-    def reward(self) -> float:
-        return 0.0
-
-    def observe(self) -> Any:
-        return {
-            "seen": np.full(4, self._coin, np.float32),
-            "bits": np.full(64, self._coin, np.uint8),
-        }
+    def _drawn(self, _: Any) -> dict[str, Any]:
+        bits = self._random.integers(0, 2, 64).astype(np.uint8)
+        return {"seen": self._random.random(4, np.float32), "bits": bits}
 
 
-class RealTime(Environment):
+class RealTime(Timed):
     """Its steps wait for a tick, and show how many there were since the sequence began."""
 
-    tick = 0.004
-    length = 40
+    tick, length = 0.004, 40
+
+    def __init__(self) -> None:
+        super().__init__(0, script(self.length), SPEC, lambda env: shown(env.steps), MOVE)
 
     def reset(self) -> dm_env.TimeStep:
         self._began = time.monotonic()
         return super().reset()
-
-    def is_over(self) -> bool:
-        return self.ticks() >= self.length
 
     def ticks(self) -> int:
         return int((time.monotonic() - self._began) / self.tick)
@@ -138,37 +109,25 @@ class RealTime(Environment):
     def step(self, action: Any) -> dm_env.TimeStep:
         due = self._began + (self.ticks() + 1) * self.tick
         time.sleep(max(0.0, due - time.monotonic()))  # A device that has its own clock.
+        self.steps = min(self.ticks(), self.length) - 1
         return super().step(action)
-
-    def observe(self) -> Any:
-        return {
-            "seen": np.full(4, self.ticks(), np.float32),
-            "bits": np.full(64, self.ticks() % 2, np.uint8),
-        }
-
-
-class Limitless(Environment):
-    """Has a wall at infinity, and a reward without a value where a sequence begins."""
-
-    def observe(self) -> Any:
-        return {**super().observe(), "seen": np.array([0, np.inf, -np.inf, 1], np.float32)}
 
 
 PASSED, SKIPPED = Outcome.PASSED, Outcome.SKIPPED
 EITHER = (PASSED, SKIPPED)
 
 GOOD: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Outcome, ...]]] = {
-    "counted steps": (Environment, {}, (PASSED,)),
+    "counted steps": (counted, {}, (PASSED,)),
     # In one of sixty runs the ends of all sequences agree by chance, which looks repeated.
     "unseeded": (Random, {}, EITHER),
-    "a coin for each world": (Drawn, {}, (SKIPPED,)),
+    "a coin for each world": (drawn, {}, (SKIPPED,)),
     "seeded": (Random, {"create_settings": {"seed": 3}}, (PASSED,)),
     "in real time": (RealTime, {}, EITHER),
-    "infinite values": (Limitless, {}, (PASSED,)),
+    "infinite values": (limitless, {}, (PASSED,)),
     "catch": (Catch, {}, EITHER),
     "race of three": (Race, {"create_settings": {"players": 3}, "companions": 2}, EITHER),
     "gymnasium": (cart_pole, {}, EITHER),
-    "a batch": (Environment, {"create_settings": {"num_envs": 3}}, (PASSED,)),
+    "a batch": (counted, {"create_settings": {"num_envs": 3}}, (PASSED,)),
     "a batch of gymnasium": (cart_pole, {"create_settings": {"num_envs": 3}}, EITHER),
 }
 """A server that is right, how it is used, and the outcomes that are right for it."""
@@ -195,7 +154,7 @@ def test_a_good_server_is_no_finding(name: str, seen: Seen) -> None:
 
 @pytest.fixture
 def one_environment() -> Iterator[Any]:
-    environment = Environment()
+    environment = counted()
     with serve(lambda: environment) as server:
         yield server
 
@@ -208,29 +167,22 @@ def test_a_factory_that_returns_one_environment_is_a_finding(one_environment: An
     assert results["worlds_are_independent"].reason.startswith("worlds share their state")
 
 
-class LastElement(Environment):
+class LastElement(Timed):
     """Of all that it shows, the last of many elements counts the steps of all worlds."""
 
-    counted = np.zeros((), np.uint8)
+    taken = np.zeros(90, np.uint8)
 
-    def observation_spec(self) -> Any:
-        return {"seen": specs.Array((90,), np.uint8, "seen")}
+    def __init__(self) -> None:
+        spec = {"seen": specs.Array((90,), np.uint8, "seen")}
+        super().__init__(0, script(9), spec, lambda _: {"seen": self.taken.copy()}, MOVE)
 
     def reset(self) -> dm_env.TimeStep:
-        self.counted[...] = 0
+        self.taken[-1] = 0
         return super().reset()
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        self.counted[...] += 1
+        self.taken[-1] += 1
         return super().step(action)
-
-    def reward(self) -> float:
-        return 0.0
-
-    def observe(self) -> Any:
-        seen = np.zeros(90, np.uint8)
-        seen[-1] = self.counted
-        return {"seen": seen}
 
 
 def test_every_element_of_an_observation_is_compared() -> None:

@@ -122,35 +122,20 @@ def test_minari_has_the_episodes_of_agents_of_pettingzoo(
     path: Path, export_minari: Callable[..., int]
 ) -> None:
     minari = pytest.importorskip("minari")
-    pettingzoo = pytest.importorskip("pettingzoo")
+    pytest.importorskip("pettingzoo")
 
     from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
-
-    class Two(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
-        metadata: dict[str, Any] = {"name": "two_v0", "render_modes": []}  # noqa: RUF012
-        possible_agents = agents = ["a", "b"]  # noqa: RUF012
-
-        def observation_space(self, agent: Any) -> Any:
-            return spaces.Discrete(9)
-
-        action_space = observation_space
-
-        def reset(self, seed: int | None = None, options: Any = None) -> Any:
-            return dict.fromkeys(self.agents, 0), {agent: {"seed": seed} for agent in self.agents}
-
-        def step(self, actions: Any) -> Any:
-            no = dict.fromkeys(self.agents, False)
-            return actions, dict.fromkeys(self.agents, 1.0), no, no, {each: {} for each in no}
+    from tests.travelling.environments.of_agents import Agents
 
     with (
-        serve(Two) as server,
+        serve(Agents) as server,
         contextlib.closing(RemoteParallelEnv(server.address, record=path)) as env,
     ):
         env.reset(seed=1)
-        env.step({"a": 5, "b": 5})
+        env.step({"a": 1, "b": 1})
     assert export_minari(path, "agents/run-v0") == 2
     for exported in minari.load_dataset("agents/run-v0").iterate_episodes():
-        assert exported.observations.tolist() == [0, 5]
+        assert exported.observations["observation.a"].tolist() == [0, 1]
 
 
 def test_minari_needs_no_pettingzoo() -> None:

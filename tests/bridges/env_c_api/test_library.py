@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dm_env import specs
 
 from dm_env_rpc_client.bridges.env_c_api import EnvCApiEnvironment, environment_factory
 from dm_env_rpc_client.bridges.env_c_api.declarations import VERSIONS, header, layout
@@ -201,9 +202,6 @@ def test_every_function_of_a_version_is_called(make: MakeEnvironment, version: s
     assert not_called == (["act"] if version == "1.4" else [])
 
 
-BYTES, STRING = ObservationType.BYTES, ObservationType.STRING
-
-
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
@@ -218,9 +216,18 @@ BYTES, STRING = ObservationType.BYTES, ObservationType.STRING
 def test_shapes_become_what_the_protocol_can_say(
     shape: tuple[int, ...] | None, expected: dict[str, tuple[int, ...]]
 ) -> None:
-    described = ObservationDescription("o", BYTES, shape)
+    described = ObservationDescription("o", ObservationType.BYTES, shape)
     assert {name: spec.shape for name, spec in described.specs().items()} == expected
     assert described.is_group == (len(expected) == 2)
+
+
+@pytest.mark.parametrize("shape", [(0,), (5,), None])
+def test_a_string_is_a_scalar_whatever_its_length(shape: tuple[int, ...] | None) -> None:
+    described = ObservationDescription("o", ObservationType.STRING, shape)
+    (spec,) = described.specs().values()
+    assert isinstance(spec, specs.StringArray)
+    assert (spec.shape, described.fixed_bytes, described.is_group) == ((), 0, False)
+    assert described.value_conforms("text")
 
 
 def test_a_key_that_turns_up_again_is_not_listed_again() -> None:
