@@ -15,7 +15,6 @@ from dm_env import specs
 
 from dm_env_rpc_client.compliance import CHECKS, Options, Outcome, Result, run, trial
 from dm_env_rpc_client.server import Catch, Race, serve
-from tests.adaptors.gymnasium.known import cart_pole
 from tests.compliance import breakage, playground
 from tests.compliance.broken_servers import BROKEN
 from tests.reliability.recording import Seen
@@ -126,9 +125,7 @@ GOOD: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[Outcome, ...]]] 
     "infinite values": (limitless, {}, (PASSED,)),
     "catch": (Catch, {}, EITHER),
     "race of three": (Race, {"create_settings": {"players": 3}, "companions": 2}, EITHER),
-    "gymnasium": (cart_pole, {}, EITHER),
     "a batch": (counted, {"create_settings": {"num_envs": 3}}, (PASSED,)),
-    "a batch of gymnasium": (cart_pole, {"create_settings": {"num_envs": 3}}, EITHER),
 }
 """A server that is right, how it is used, and the outcomes that are right for it."""
 
@@ -211,20 +208,16 @@ def test_a_reward_without_a_value_where_a_sequence_begins_is_no_finding() -> Non
 GATE = (
     # An answer that any check can come across.
     "is terminated twice",
-    "has no observations in the last step",
     # A request on whose answer other checks build.
     "answers a leave twice",
-    "gives all worlds one name",
     # A request that has several checks.
     "destroys a world in use under agents who step on",
     # A stream that ends.
     "sends what is no message",
     # A rule with several checks.
-    "has one environment for all worlds",
     "rewards with nan",
     # One client at a time.
     "ends the stream where the world is taken",
-    "refuses steps of others",
 )
 """The others are run whole with -m slow: each takes as long as the whole suite."""
 

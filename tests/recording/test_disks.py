@@ -83,8 +83,8 @@ def test_a_disk_that_is_full_at_the_end_is_logged_and_leaves_no_descriptor(
     assert len(entries(path)) == 20
 
 
-def step_on(address: str, recorder: Recorder) -> None:
-    play(address, 10_000, record=recorder)
+def step_on(address: str, recorder: Recorder, steps: int) -> None:
+    play(address, steps, record=recorder)
 
 
 async def _step_on(address: str, recorder: Recorder, steps: int) -> None:
@@ -96,17 +96,20 @@ async def _step_on(address: str, recorder: Recorder, steps: int) -> None:
         await env.close()
 
 
-def step_on_async(address: str, recorder: Recorder) -> None:
-    asyncio.run(_step_on(address, recorder, 10_000))
+def step_on_async(address: str, recorder: Recorder, steps: int) -> None:
+    asyncio.run(_step_on(address, recorder, steps))
 
 
-@pytest.mark.parametrize("stepping", [step_on, step_on_async])
+EITHER = pytest.mark.parametrize("step", [step_on, step_on_async])
+
+
+@EITHER
 def test_a_disk_that_takes_nothing_ends_the_connection(
     server: Server,
     path: Path,
     disk: Disk,
     monkeypatch: pytest.MonkeyPatch,
-    stepping: Callable[[str, Recorder], None],
+    step: Callable[[str, Recorder, int], None],
 ) -> None:
     takes_again = threading.Event()
     monkeypatch.setattr(recorders, "MAX_WAITING_BYTES", 2_000)
@@ -115,25 +118,18 @@ def test_a_disk_that_takes_nothing_ends_the_connection(
         disk(lambda _: takes_again.wait(60))
         try:
             with pytest.raises(ConnectionLostError, match=r"nothing could be written for 0\.2 s"):
-                stepping(server.address, recorder)
+                step(server.address, recorder, 10_000)
         finally:
             takes_again.set()
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        lambda address, recorder: play(address, 200, record=recorder),
-        lambda address, recorder: asyncio.run(_step_on(address, recorder, 200)),
-    ],
-    ids=["threads", "asyncio"],
-)
+@EITHER
 def test_a_recording_that_was_idle_for_long_waits_for_the_disk_as_any_other(
     server: Server,
     path: Path,
     disk: Disk,
     monkeypatch: pytest.MonkeyPatch,
-    step: Callable[[str, Recorder], None],
+    step: Callable[[str, Recorder, int], None],
 ) -> None:
     takes_again = threading.Event()
     monkeypatch.setattr(recorders, "MAX_WAITING_BYTES", 2_000)
@@ -147,7 +143,7 @@ def test_a_recording_that_was_idle_for_long_waits_for_the_disk_as_any_other(
             takes_again.wait(60)
 
         disk(be_stuck)
-        stepping = threading.Thread(target=step, args=(server.address, recorder))
+        stepping = threading.Thread(target=step, args=(server.address, recorder, 200))
         stepping.start()
         try:
             assert settles(lambda: writer._waiting_bytes > 2_000 or writer.failure is not None)

@@ -196,25 +196,25 @@ def bombs() -> Mapping[str, Callable[[], bytes]]:
             )
         ),
         "gigabytes in chunks that are allowed": lambda: recording(
-            CHANNELS, chunk("zstd", message(bytes(CHUNK - 100))) * 64
+            CHANNELS, chunk("zstd", message(bytes(CHUNK - 100))) * 32
         ),
         "millions of empty messages": lambda: recording(
-            CHANNELS, chunk("zstd", empty * (half // len(empty))) * 8
+            CHANNELS, chunk("zstd", empty * (half // len(empty))) * 4
         ),
         "millions of empty unknown records": lambda: recording(
-            chunk("zstd", (b"\x70" + bytes(8)) * (half // 9)) * 8
+            chunk("zstd", (b"\x70" + bytes(8)) * (half // 9)) * 4
         ),
         "requests that nobody answers": lambda: recording(
-            CHANNELS, chunk("zstd", message(bytes(half))) * 32
+            CHANNELS, chunk("zstd", message(bytes(half))) * 16
         ),
-        "gigabytes of TimeSteps": lambda: session(16, 1 << 20, 64),
-        "a million small TimeSteps": lambda: session(10_000, 1, 100),
+        "gigabytes of TimeSteps": lambda: session(16, 1 << 20, 32),
+        "half a million small TimeSteps": lambda: session(10_000, 1, 50),
         "one TimeStep as large as a chunk": lambda: session(1, CHUNK - 5000, 1),
         "TimeSteps of which each fills a row group": lambda: session(14, CHUNK // 16 - 3000, 1),
         "TimeSteps of which a few fill one": lambda: session(28, 1 << 20, 1),
         "lists that fill a row group": lambda: session(30, CHUNK // 32 - 2000, 1, size=-1),
         "TimeSteps beyond a row group": lambda: session(3, CHUNK // 8, 1),
-        "rewards of megabytes": lambda: session(16, 1 << 20, 64, "reward"),
+        "rewards of megabytes": lambda: session(16, 1 << 20, 32, "reward"),
         "tensors of which none is there": lambda: session(200, 0, 1, size=(1 << 31) - 1),
         "channels with much metadata": lambda: recording(chunk("zstd", b"".join(many_channels()))),
         "a channel of 300 KB": lambda: recording(

@@ -82,8 +82,16 @@ def test_byte_lists_of_few_elements(array: Any) -> None:
     np.testing.assert_array_equal(packets.read_answer(Given(data), RESET, LIMITS), array)
 
 
+READERS: dict[str, Callable[[Given], object]] = {
+    "first": lambda given: packets.read_request(given, "first", LIMITS),
+    "latest": lambda given: packets.read_request(given, "latest", LIMITS),
+    "handshake": lambda given: packets.read_handshake(given, LIMITS),
+    "answer": lambda given: packets.read_answer(given, RESET, LIMITS),
+}
+
+
 @pytest.mark.parametrize(
-    ("dialect", "data", "message"),
+    ("reader", "data", "message"),
     [
         ("first", b"\x07", "packet type 7"),
         ("latest", b"\x09", "packet type 9"),
@@ -98,46 +106,29 @@ def test_byte_lists_of_few_elements(array: Any) -> None:
         ("first", b"\x01\x00\x02\x00\x00\x00{]", "expected UTF-8 JSON"),
         ("first", b"\x01\x00\x00\x00\x00\x00", "expected UTF-8 JSON"),
         ("latest", b"\x08\x01\x01\x00\x00", "257 bytes"),
-    ],
-)
-def test_servers_refuse_other_packets(dialect: packets.Dialect, data: bytes, message: str) -> None:
-    with pytest.raises(ProtocolError, match=message):
-        packets.read_request(Given(data), dialect, LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"\x01", "flags 0x01"),
-        (b"\x00\x01\x01\x00\x00", "257 bytes"),
-        (b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
-        (b"\x00\x01\x00\x00\x00\xff", "not UTF-8"),
-    ],
-)
-def test_servers_refuse_other_handshakes(data: bytes, message: str) -> None:
-    with pytest.raises(ProtocolError, match=message):
-        packets.read_handshake(Given(data), LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"\x02\x00\x00\x00\x00", "observation type 2"),
-        (b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
-        (b"\x01\xff\xff\xff\xff", "4294967295 bytes"),
-        (b"\x01\x03\x00\x00\x00", "is too short to state its dimensions"),
-        (b"\x01\x04\x00\x00\x00\x01\x00\x00\x00", "1 dimensions"),
-        (b"\x01\xff\x00\x00\x00\x21\x00\x00\x00", "33 dimensions"),
-        (b"\x01\x0a\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00", "has 2 bytes of data"),
+        ("handshake", b"\x01", "flags 0x01"),
+        ("handshake", b"\x00\x01\x01\x00\x00", "257 bytes"),
+        ("handshake", b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
+        ("handshake", b"\x00\x01\x00\x00\x00\xff", "not UTF-8"),
+        ("answer", b"\x02\x00\x00\x00\x00", "observation type 2"),
+        ("answer", b"\x00\xff\xff\xff\xff", "4294967295 bytes"),
+        ("answer", b"\x01\xff\xff\xff\xff", "4294967295 bytes"),
+        ("answer", b"\x01\x03\x00\x00\x00", "is too short to state its dimensions"),
+        ("answer", b"\x01\x04\x00\x00\x00\x01\x00\x00\x00", "1 dimensions"),
+        ("answer", b"\x01\xff\x00\x00\x00\x21\x00\x00\x00", "33 dimensions"),
+        ("answer", b"\x01\x0a\x00\x00\x00\x01\x00\x00\x00\x03\x00\x00\x00", "has 2 bytes of data"),
         (
+            "answer",
             b"\x01\x10\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff",
             r"shape \[0, 4294967295, 4294967295\]",
         ),
     ],
 )
-def test_clients_refuse_other_observations(data: bytes, message: str) -> None:
+def test_other_packets_handshakes_and_observations_are_refused(
+    reader: str, data: bytes, message: str
+) -> None:
     with pytest.raises(ProtocolError, match=message):
-        packets.read_answer(Given(data), RESET, LIMITS)
+        READERS[reader](Given(data))
 
 
 def test_a_byte_list_has_the_shape_and_the_size_that_the_space_says() -> None:

@@ -118,23 +118,18 @@ EXPECTED = [
 def test_away_from_a_terminal_clients_refusals_and_failures_are_logged() -> None:
     with logged() as (address, lines):
         use(address)
-    assert len(lines) == len(EXPECTED), lines
-    for line, (level, text) in zip(lines, EXPECTED, strict=True):
-        assert re.match(rf"\d\d:\d\d:\d\d {level}: {text}", line), line
-    assert "RuntimeError: broken in step" in lines[2]
-
-
-def test_the_log_as_json_lines() -> None:
     begun = datetime.datetime.now(datetime.timezone.utc)
-    with logged("--json") as (address, lines):
+    with logged("--json") as (address, objects):
         use(address)
-    records = [json.loads(line) for line in lines]
-    assert len(records) == len(EXPECTED), lines
-    for record, (level, text) in zip(records, EXPECTED, strict=True):
+    assert len(lines) == len(objects) == len(EXPECTED), (lines, objects)
+    records = [json.loads(each) for each in objects]
+    for line, record, (level, text) in zip(lines, records, EXPECTED, strict=True):
+        assert re.match(rf"\d\d:\d\d:\d\d {level}: {text}", line), line
         assert record["level"] == level
         assert re.match(text, record["message"])
         age = datetime.datetime.fromisoformat(record["time"]) - begun
         assert -1 < age.total_seconds() < 60
+    assert "RuntimeError: broken in step" in lines[2]
     assert "RuntimeError: broken in step" in records[2]["error"]
 
 
