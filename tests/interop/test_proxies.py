@@ -176,7 +176,12 @@ def test_many_environments_go_through_one_proxy(
     with (
         proxies.running(proxy, *changes) as address,
         BatchedEnvironment(
-            address, 8, credentials=proxies.credentials, token=TOKEN, request_timeout=60
+            address,
+            8,
+            num_batches=0,
+            credentials=proxies.credentials,
+            token=TOKEN,
+            request_timeout=60,
         ) as envs,
     ):
         envs.reset()

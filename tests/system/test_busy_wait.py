@@ -112,16 +112,6 @@ def test_with_one_processor_it_never_looks(clock: Clock, monkeypatch: pytest.Mon
     assert all(clock.wait(place, SOON) == (None, 0) for _ in range(5_000))
 
 
-def test_theprocessors_are_those_that_this_process_may_use() -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert polling.processors() == 1
-    finally:
-        os.sched_setaffinity(0, before)
-    assert polling.processors() == len(before)
-
-
 def test_threads_of_the_parent_are_not_those_of_a_forked_child() -> None:
     with at_work():
         child = os.fork()

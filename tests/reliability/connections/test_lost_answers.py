@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
-import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -95,38 +94,6 @@ async def test_a_cancel_after_the_answer_makes_the_connection_unusable(
             assert isinstance(env.connection.poisoned_by, asyncio.CancelledError)
             with pytest.raises(ConnectionLostError, match="CancelledError"):
                 await env.step(ACTION)
-
-
-@pytest.mark.row(7)
-@counts(200, 3_000)
-async def test_timeouts_around_the_answer_lose_no_step(
-    address: str, count: int, seen: Seen
-) -> None:
-    """With a timeout of about the time that a step takes, as a user's program has it."""
-    chance = random.Random(0)
-    failed = followed = timeouts = 0
-    env = await make_async(address)
-    last = (await env.reset()).observation["count"]
-    for _ in range(count):
-        try:
-            timestep = await asyncio.wait_for(env.step(ACTION), chance.random() * 0.001)
-        except (asyncio.TimeoutError, TimeoutError):
-            timeouts += 1
-            try:
-                timestep = await env.step(ACTION)
-            except ConnectionLostError:
-                failed += 1
-                await env.close()
-                env = await make_async(address)
-                last = (await env.reset()).observation["count"]
-                continue
-        assert timestep.observation["count"] == last + 1
-        last = timestep.observation["count"]
-        followed += 1
-    await env.close()
-    seen(timeouts=timeouts, lost_answers=0, unusable_connections=failed)
-    assert failed > 0
-    assert followed > 0
 
 
 class Large(Counting):

@@ -33,7 +33,7 @@ from tests.reliability.scorecard import counts
 from tests.support.both_transports import obey
 from tests.support.programs import ROOT, run_python
 from tests.support.scripted import settles
-from tests.support.stopwatch import Stopwatch, patience, time_limit
+from tests.support.stopwatch import Stopwatch, patience
 
 PENDING = range(10)
 """Numbers of requests that the server answers later, so that they are pending at the fork."""
@@ -237,23 +237,6 @@ def test_a_server_whose_launch_nobody_closes_ends_all_the_same(end: str) -> None
             assert settles(lambda: not is_alive(supervisor))
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.mark.row(62)
-def test_a_child_that_is_no_command_ends_while_a_forked_one_lives() -> None:
-    program = (
-        "from dm_env_rpc_client.system.children import Parent, exit_with; import time; "
-        "exit_with(Parent.from_start()); print('runs', flush=True); time.sleep(60)"  # At most.
-    )
-    process = children.start([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    with process, forked() as pipe:
-        pipe.recv()
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"runs\n"
-        with time_limit(SECONDS):
-            children.end(process, 10.0)
-        children.end(process, 10.0)
-        assert process.returncode == 1
 
 
 def _connect_in_child(address: str, transport: str, is_async: bool) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -18,12 +17,8 @@ from dm_env_rpc_client import (
     DeadlineExceededError,
     connect_async,
 )
-from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
-from dm_env_rpc_client.server import Server, serve
 from dm_env_rpc_client.transports.http2.protocol import frames
-from dm_env_rpc_client.transports.http2.protocol.server_half import ServerHalf
-from tests.support.environments import Echo
-from tests.support.scripted import descriptor_count, extension, settles, settles_async
+from tests.support.scripted import descriptor_count, extension, settles_async
 from tests.support.stopwatch import time_limit
 from tests.transports.frames import RESPONSE, headers
 from tests.transports.raw_server import (
@@ -36,60 +31,6 @@ from tests.transports.raw_server import (
     read_exactly,
     until_closed,
 )
-
-
-class Leaving:
-    """What the patched server does: it takes some streams of a connection and drops others."""
-
-    streams = 1
-    dropped = 0
-
-
-@pytest.fixture
-def leaving(monkeypatch: pytest.MonkeyPatch) -> Leaving:
-    leaving = Leaving()
-    take = ServerHalf.take_headers
-
-    def take_some(half: Any, stream: int, headers: Any, ends_stream: bool) -> None:
-        if (stream + 1) // 2 > leaving.streams:
-            leaving.dropped += 1
-            half._remember(stream)
-            half.last_stream = max(half.last_stream, stream)
-            return
-        take(half, stream, headers, ends_stream)
-        if (stream + 1) // 2 == leaving.streams:
-            last = 2 * leaving.streams - 1
-            half.framing.sending.outbound.append(frames.goaway(last, frames.NO_ERROR))
-
-    monkeypatch.setattr(ServerHalf, "take_headers", take_some)
-    return leaving
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serve(Echo, transport="http2") as server:
-        yield server
-
-
-def check_steps(address: str, count: int, **how: Any) -> None:
-    with BatchedEnvironment(address, count, num_batches=0, **how) as env:
-        for number in range(3):
-            env.reset()
-            values = list(range(number, number + count))
-            assert env.step({"value": values}).observation["value"].tolist() == values
-
-
-@pytest.mark.parametrize("streams", [1, 2, 3, 7])
-def test_streams_that_were_not_processed_are_opened_again(
-    leaving: Leaving, server: Server, streams: int
-) -> None:
-    leaving.streams = streams
-    for _ in range(5):
-        with time_limit(20):
-            check_steps(server.address, 8, transport="http2")
-    assert leaving.dropped > 0
-    assert settles(lambda: server.stats().worlds == 0)
-    assert settles(lambda: server.stats().streams == 0)
 
 
 def leaving_at_first(
