@@ -22,8 +22,6 @@ from tests.interop.conftest import TRANSPORTS, Start
 from tests.peers.servers import SERVERS
 from tests.support.stopwatch import time_limit
 
-IPV6 = "[::1]:0"
-
 Shared = Callable[..., str]
 
 
@@ -32,41 +30,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sockets")
 
 
-def check_steps(address: str, **kwargs: Any) -> None:
-    with make(address, {"length": 2}, **kwargs) as env:
+@pytest.mark.parametrize("place", ["a unix socket", "IPv6", "TLS"])
+def test_where_servers_listen(
+    place: str,
+    shared: Shared,
+    peer: str,
+    transport: Any,
+    folder: Path,
+    certificate: tuple[Path, Path],
+) -> None:
+    how: dict[str, Any] = {}
+    if place == "a unix socket":
+        address = shared("--address", f"unix:{folder / peer}")
+        assert address.startswith("unix:")
+    elif place == "IPv6":
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", 0))
+        except OSError as error:
+            pytest.skip(f"there is no IPv6 on this machine: {error}")
+        address = shared("--address", "[::1]:0")
+        assert address.startswith("[::1]:")
+    else:
+        key, crt = certificate
+        address = shared("--certificate", crt, "--key", key).replace("127.0.0.1", "localhost")
+        how["credentials"] = (
+            ssl.create_default_context(cafile=crt)
+            if transport == "http2"
+            else grpc.ssl_channel_credentials(crt.read_bytes())
+        )
+    with make(address, {"length": 2}, transport=transport, **how) as env:
         assert env.reset().first()
         assert list(env.step({"string": ["here"]}).observation["string"]) == ["here"]
         assert env.step({}).last()
-
-
-def test_unix_sockets(shared: Shared, peer: str, transport: Any, folder: Path) -> None:
-    address = shared("--address", f"unix:{folder / peer}")
-    assert address.startswith("unix:")
-    check_steps(address, transport=transport)
-
-
-def test_ipv6(shared: Shared, transport: Any) -> None:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError as error:
-        pytest.skip(f"there is no IPv6 on this machine: {error}")
-    address = shared("--address", IPV6)
-    assert address.startswith("[::1]:")
-    check_steps(address, transport=transport)
-
-
-def credentials_for(transport: str, certificate: Path) -> Any:
-    """What trusts a server with this certificate alone."""
-    if transport == "http2":
-        return ssl.create_default_context(cafile=certificate)
-    return grpc.ssl_channel_credentials(certificate.read_bytes())
-
-
-def test_tls(shared: Shared, transport: Any, certificate: tuple[Path, Path]) -> None:
-    key, crt = certificate
-    address = shared("--certificate", crt, "--key", key).replace("127.0.0.1", "localhost")
-    check_steps(address, credentials=credentials_for(transport, crt), transport=transport)
 
 
 DELAY = 30.0
