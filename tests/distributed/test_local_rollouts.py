@@ -70,23 +70,6 @@ def test_each_action_was_chosen_at_its_timestep_and_is_answered_by_the_next() ->
     assert len(np.unique(actions["value"])) == 120
 
 
-def test_a_batch_begins_where_the_last_one_has_ended() -> None:
-    with LocalRollouts(catch, catching, 2, 2, seed=3) as rollouts:
-        batches = [rollouts.collect(steps) for steps in (7, 1, 12)]
-    with LocalRollouts(catch, catching, 2, 2, seed=3) as rollouts:
-        whole = rollouts.collect(20)
-    assert [batch.start.tolist() for batch in batches] == [[0] * 4, [7] * 4, [8] * 4]
-    for one, other in itertools.pairwise(batches):
-        np.testing.assert_array_equal(
-            one.timesteps.observation["board"][-1], other.timesteps.observation["board"][0]
-        )
-        np.testing.assert_array_equal(one.timesteps.reward[-1], other.timesteps.reward[0])
-    boards = [batch.timesteps.observation["board"][:-1] for batch in batches]
-    np.testing.assert_array_equal(np.concatenate(boards), whole.timesteps.observation["board"][:-1])
-    paddles = [batch.actions["paddle"] for batch in batches]
-    np.testing.assert_array_equal(np.concatenate(paddles), whole.actions["paddle"])
-
-
 @pytest.mark.parametrize("layout", [(1, 12), (3, 4), (12, 1)])
 def test_trajectories_do_not_depend_on_the_layout(layout: tuple[int, int]) -> None:
     with LocalRollouts(catch, catching, 4, 3, seed=5) as expected:

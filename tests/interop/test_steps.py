@@ -10,7 +10,7 @@ import pytest
 from dm_env import StepType
 from google.protobuf import any_pb2
 
-from dm_env_rpc_client import DmEnvRpcError, dm_env_rpc_pb2, make
+from dm_env_rpc_client import make
 from tests.interop.conftest import MakeEnvironment
 
 FIRST, MID, LAST = StepType
@@ -27,23 +27,6 @@ def test_1000_steps_are_in_flight_and_none_is_mixed_up(
         is_first = number % (length + 1) == 0 if length else number == 0
         assert timestep.first() == is_first
         assert list(timestep.observation["int64"]) == ([] if is_first else [number])
-
-
-def test_refused_steps_among_others_fail_alone(make_environment: MakeEnvironment) -> None:
-    env = make_environment(requested_observations=["steps"])
-    env.reset()
-    connection = env._connection
-    assert connection is not None
-    pending = [
-        connection.submit(dm_env_rpc_pb2.StepRequest(requested_observations=[12 if even else 99]))
-        for even in (True, False) * 50
-    ]
-    for number, future in enumerate(pending):
-        if number % 2:
-            with pytest.raises(DmEnvRpcError, match="99"):
-                future.result(10)
-        else:
-            assert future.result(10).observations[12].int64s.array == [number // 2 + 1]
 
 
 def test_the_metadata_of_the_call_arrive(make_environment: MakeEnvironment) -> None:

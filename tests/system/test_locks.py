@@ -107,25 +107,6 @@ def test_an_interrupt_leaves_no_lock_locked(use: Callable[[Any], None], kind: st
     assert free == [True] * 100
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_is_a_lock(kind: str) -> None:
-    lock = KINDS[kind]()
-    again = "RLock" in kind
-    with lock:
-        assert lock.acquire(blocking=False) is again
-        if again:
-            lock.release()
-        told: list[bool] = []
-        other = threading.Thread(target=lambda: told.append(lock.acquire(timeout=0.01)))
-        other.start()
-        other.join()
-        assert told == [False]
-    with pytest.raises(ZeroDivisionError), lock:
-        raise ZeroDivisionError
-    with pytest.raises(RuntimeError):
-        lock.release()
-
-
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for constant in code.co_consts:

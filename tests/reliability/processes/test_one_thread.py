@@ -79,6 +79,8 @@ SERVERS: dict[str, Callable[[], Any]] = {
     "grpc": lambda: serve(Strict, idle_world_seconds=0.0, transport="grpc"),
     "threads of worlds": lambda: serve(Strict, idle_world_seconds=0.0, threads="world"),
     "main thread": lambda: serve(Strict, idle_world_seconds=0.0, thread="main"),
+    # What they observe cannot be seen from here: they refuse other threads themselves.
+    "worker processes": lambda: serve(Strict, idle_world_seconds=0.0, processes=2),
     "one file": lambda: one_file.serve(Strict, idle_world_seconds=0.0),
     "one file, main thread": lambda: one_file.serve(Strict, idle_world_seconds=0.0, thread="main"),
 }
@@ -149,17 +151,3 @@ def test_one_thread_calls_an_environment_from_its_constructor_to_close(
         for _ in range(2):  # The second time it is known how long they take.
             used(address, seconds, count if seconds < 1 else 3)
     check(made, seen)
-
-
-@pytest.mark.parametrize("seconds", SECONDS)
-@pytest.mark.parametrize("num_batches", [0, 1], ids=["streams", "batch"])
-@counts(10, 100)
-def test_in_worker_processes(seconds: float, num_batches: int, count: int, seen: Seen) -> None:
-    """What they observe cannot be seen from here: they refuse other threads themselves."""
-    with serve(Strict, processes=2) as server:
-        for _ in range(2):
-            rounds = count if seconds < 1 else 2
-            use_rows(server.address, seconds, rounds, num_batches=num_batches)
-        assert server.stop()
-        assert server.errors == []
-    seen(environments=8, threads_of_one=1.0)

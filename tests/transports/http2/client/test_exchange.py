@@ -26,7 +26,7 @@ from dm_env_rpc_client.transports.http2.client import connection as http2_connec
 from tests.support.scripted import extension, settles
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
-from tests.transports.frames import FORMS, data, grpc_message, window_update
+from tests.transports.frames import FORMS, data, grpc_message
 from tests.transports.raw_server import (
     Script,
     echoed,
@@ -77,9 +77,9 @@ def next_request(connection: socket.socket) -> int:
             return int.from_bytes(request.extension.value[:4], "little")
 
 
-def numbered(number: int, size: int = 0) -> Any:
+def numbered(number: int) -> Any:
     request = extension(number)
-    request.value = number.to_bytes(4, "little") + bytes(size)
+    request.value = number.to_bytes(4, "little")
     return request
 
 
@@ -107,33 +107,6 @@ def test_answers_in_every_form_reach_their_requests(
             assert connection.send(numbered(number)).value == numbered(number).value
         assert counts.begun >= 100  # A PING that is there makes a request go the general way.
         assert counts.answered >= 90
-
-
-def test_a_closed_window_is_waited_for(counted: Callable[[], Counted]) -> None:
-    """The server opens the windows only when no more of a request comes."""
-    size, rounds = 12_000, 20
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        taken = 0
-        for number in range(rounds):
-            left = size
-            while left > 0:
-                part = next_frame(connection)
-                if part.kind == frames.DATA:
-                    left -= len(part.payload)
-                    taken += len(part.payload)
-                if taken >= 60_000 or (taken > 40_000 and left > 0):
-                    connection.sendall(window_update(0, taken) + window_update(1, taken))
-                    taken = 0
-            connection.sendall(data(answer_to(number)))
-        until_closed(connection)
-
-    with raw_server(script) as address, connect(address, request_timeout=20) as connection:
-        counts = counted()
-        for number in range(rounds):
-            assert connection.send(numbered(number, size)).value == numbered(number).value
-        assert counts.begun > counts.answered > 0
 
 
 def answers(count: int) -> Script:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import socket
-import threading
 import time
 from typing import Any
 
@@ -15,10 +14,10 @@ from dm_env_rpc_client import ConnectionLostError, connect, dm_env_rpc_pb2
 from dm_env_rpc_client.protocol import pipeline
 from dm_env_rpc_client.transports.net import keepalive
 from dm_env_rpc_client.transports.net.keepalive import Keepalive, Verdict
-from tests.support.scripted import extension, settles
+from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
 from tests.transports import frames
-from tests.transports.frames import data, frame, grpc_message, window_update
+from tests.transports.frames import data, grpc_message, window_update
 from tests.transports.raw_server import (
     Script,
     ask,
@@ -77,33 +76,6 @@ def test_who_writes_reads_while_the_server_does_not(threads: int) -> None:
     ):
         for sizes in pool.map(work, [48 // threads] * threads):
             assert sizes == [MEGABYTE] * len(sizes)
-
-
-def test_frames_without_an_answer_that_arrive_between_requests_are_not_waited_behind() -> None:
-    """What the server says while no request is pending is read, but more is not waited for."""
-    rounds = 15
-    pings, answered = threading.Semaphore(0), threading.Semaphore(0)
-
-    def script(connection: socket.socket) -> None:
-        greet(connection)
-        for number in range(rounds):
-            while next_frame(connection).kind != frames.DATA:
-                pass
-            connection.sendall(echoed(number))
-            assert answered.acquire(timeout=30)
-            connection.sendall(frame(frames.PING, bytes(8)))
-            pings.release()
-        until_closed(connection)
-
-    with raw_server(script) as address, connect(address, request_timeout=30) as connection:
-        stream = connection._stream
-        # A client that waits behind each PING takes longer.
-        with time_limit(rounds / 2):
-            for number in range(rounds):
-                assert connection.send(extension(number)) == extension(number)
-                answered.release()
-                assert pings.acquire(timeout=30)
-                assert settles(stream.has_unread)
 
 
 # Silence.
