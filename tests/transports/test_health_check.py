@@ -11,9 +11,15 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
-from google.protobuf.empty_pb2 import Empty
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf import descriptor_pool, json_format, message_factory
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+from grpc_reflection.v1alpha.reflection_pb2 import (
+    ExtensionRequest,
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+)
 
 from dm_env_rpc_client import ConnectionLostError, DeadlineExceededError, ProtocolError
 from dm_env_rpc_client.server import Catch, Server, serve
@@ -24,6 +30,7 @@ from dm_env_rpc_client.transports.services import CHECK, WATCH
 from tests.support.scripted import settles
 
 SERVICE = "dm_env_rpc.v1.Environment"
+Request: Any = ServerReflectionRequest
 
 
 @contextlib.contextmanager
@@ -133,78 +140,50 @@ def test_no_answer_in_time_is_an_error() -> None:
         may_end.set()
 
 
-class Reflected:
-    """What a tool without `.proto` files knows of a server: all that its reflection tells."""
-
-    def __init__(self, channel: grpc.Channel, version: str):
-        self.pool = descriptor_pool.DescriptorPool()
-        path = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
-        self._ask: Any = channel.stream_stream(path)
-
-    def ask(self, *requests: bytes) -> list[bytes]:
-        return list(self._ask(iter(requests), timeout=20))
-
-    def load(self, symbol: str) -> None:
-        """Takes the descriptors of a symbol; in the order in which one needs another."""
-        (answer,) = self.ask(field(4, symbol.encode()))
-        files = [
-            descriptor_pb2.FileDescriptorProto.FromString(each)
-            for each in parts(parts(answer, 4)[0], 1)
-        ]
-        while files:
-            known = {each.name for each in files}
-            ready = [each for each in files if not known & set(each.dependency)]
-            for each in ready:
-                self.pool.AddSerializedFile(each.SerializeToString())
-            files = [each for each in files if each not in ready]
-
-    def message(self, name: str, text: str = "") -> Any:
-        made = message_factory.GetMessageClass(self.pool.FindMessageTypeByName(name))()
-        return json_format.Parse(text or "{}", made, descriptor_pool=self.pool)
+def reflected(channel: grpc.Channel, version: str, *requests: Any) -> list[Any]:
+    """What a server's reflection answers; the messages of its versions are the same."""
+    ask: Any = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        lambda each: each if isinstance(each, bytes) else each.SerializeToString(),
+        ServerReflectionResponse.FromString,
+    )
+    return list(ask(iter(requests), timeout=20))
 
 
-def field(number: int, contents: bytes) -> bytes:
-    """A field of bytes, text or a message."""
-    return bytes([number << 3 | 2, len(contents)]) + contents
-
-
-def parts(message: bytes, number: int) -> list[bytes]:
-    """The contents of all fields of a number, which are bytes, texts or messages."""
-    fields: Any = UnknownFieldSet(Empty.FromString(message))
-    return [each.data for each in fields if each.field_number == number]
-
-
-@pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_a_tool_without_proto_files_lists_describes_and_calls(server: Server, version: str) -> None:
+def test_a_tool_without_proto_files_lists_describes_and_calls(server: Server) -> None:
     with grpc.insecure_channel(server.address) as channel:
-        tool = Reflected(channel, version)
-        (listed,) = tool.ask(field(7, b""))
-        services = [parts(each, 1)[0].decode() for each in parts(parts(listed, 6)[0], 1)]
+        tool: Any = ProtoReflectionDescriptorDatabase(channel)
+        pool = descriptor_pool.DescriptorPool(tool)
+        services = tool.get_services()
         assert services == [
             SERVICE,
             "grpc.health.v1.Health",
             *(f"grpc.reflection.{each}.ServerReflection" for each in ("v1", "v1alpha")),
         ]
-        for service in services:
-            tool.load(service)
-        health = tool.pool.FindServiceByName("grpc.health.v1.Health")
+        found = {each: pool.FindServiceByName(each) for each in services}
+        asked = [Request(list_services=""), *(Request(file_containing_symbol=s) for s in services)]
+        assert reflected(channel, "v1", *asked) == reflected(channel, "v1alpha", *asked)
         answers = {}
-        for method in (health.methods_by_name["Check"], health.methods_by_name["List"]):
-            path = f"/{health.full_name}/{method.name}"
-            call: Any = channel.unary_unary(path)
-            request = tool.message(method.input_type.full_name)
-            answer = tool.message(method.output_type.full_name)
-            answer.MergeFromString(call(request.SerializeToString(), timeout=20))
-            answers[method.name] = json_format.MessageToDict(answer)
+        for name in ("Check", "List"):
+            asks, answer = classes(found["grpc.health.v1.Health"].methods_by_name[name])
+            call: Any = channel.unary_unary(
+                f"/grpc.health.v1.Health/{name}", asks.SerializeToString, answer.FromString
+            )
+            answers[name] = json_format.MessageToDict(call(asks(), timeout=20))
         serving = {"status": "SERVING"}
         assert answers == {"Check": serving, "List": {"statuses": {"": serving, SERVICE: serving}}}
-        process = tool.pool.FindServiceByName(SERVICE).methods_by_name["Process"]
-        contents = tool.message(
-            process.input_type.full_name, '{"createWorld": {}}'
-        ).SerializeToString()
-        stream: Any = channel.stream_stream(f"/{SERVICE}/Process")
+        asks, _ = classes(found[SERVICE].methods_by_name["Process"])
+        create = json_format.Parse('{"createWorld": {}}', asks(), descriptor_pool=pool)
+        stream: Any = channel.stream_stream(f"/{SERVICE}/Process", asks.SerializeToString)
         with pytest.raises(grpc.RpcError, match="UNAUTHENTICATED"):
-            list(stream(iter([contents]), timeout=20))
+            list(stream(iter([create]), timeout=20))
+
+
+def classes(method: Any) -> list[Any]:
+    """The messages that a method takes and returns."""
+    return [
+        message_factory.GetMessageClass(each) for each in (method.input_type, method.output_type)
+    ]
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpc"])
@@ -220,7 +199,7 @@ def test_without_its_package_there_is_no_reflection(
             grpc.insecure_channel(server.address) as channel,
         ):
             with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
-                Reflected(channel, "v1").load(SERVICE)
+                reflected(channel, "v1", Request(list_services=""))
             assert status_of(server.address) == "SERVING"
     finally:
         services._servicer.cache_clear()
@@ -229,14 +208,20 @@ def test_without_its_package_there_is_no_reflection(
 def test_reflection_refuses_and_is_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "_MAX_REQUESTS", 8)
     with grpc.insecure_channel(server.address) as channel:
-        tool = Reflected(channel, "v1")
-        unknown = [field(4, b"no.Such"), field(3, b"no.proto"), field(6, b"x"), field(5, b""), b""]
-        for request, answer in zip(unknown, tool.ask(*unknown), strict=True):
-            assert parts(answer, 7)
-            assert parts(answer, 2) == [request]
-        (named,) = tool.ask(field(3, b"dm_env_rpc/v1/dm_env_rpc.proto"))
-        assert parts(named, 4)
+        unknown = [
+            Request(file_containing_symbol="no.Such"),
+            Request(file_by_filename="no.proto"),
+            Request(all_extension_numbers_of_type="x"),
+            Request(file_containing_extension=ExtensionRequest()),
+            Request(),
+        ]
+        for request, answer in zip(unknown, reflected(channel, "v1", *unknown), strict=True):
+            assert answer.HasField("error_response")
+            assert answer.original_request == request
+        file = Request(file_by_filename="dm_env_rpc/v1/dm_env_rpc.proto")
+        (named,) = reflected(channel, "v1", file)
+        assert named.HasField("file_descriptor_response")
         for requests, code in (([b"\xff"], "INVALID_ARGUMENT"), ([b""] * 9, "RESOURCE_EXHAUSTED")):
             with pytest.raises(grpc.RpcError, match=code):
-                tool.ask(*requests)
+                reflected(channel, "v1", *requests)
         assert status_of(server.address) == "SERVING"
