@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import cloudpickle
 import dm_env
 import gymnasium
 import numpy as np
@@ -22,12 +19,10 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Catch, serve
 from tests.adaptors.gymnasium.known import REMOTE, cart_pole
 from tests.adaptors.pettingzoo.arena import Arena
+from tests.environment import test_made_again
 
-WAYS: dict[str, Callable[[Any], Any]] = {
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda env: pickle.loads(pickle.dumps(env)),
-    "cloudpickle": lambda env: cloudpickle.loads(cloudpickle.dumps(env)),
-}
+WAYS = {name: way for name, way in test_made_again.WAYS.items() if name != "copy"}
+"""A shallow copy of a wrapper of Gymnasium has the same environment."""
 
 
 class Wrapper(dm_env.Environment):

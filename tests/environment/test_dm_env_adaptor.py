@@ -278,6 +278,9 @@ def test_rewards_and_discounts_of_ones_own(catch_server: Server) -> None:
         assert env.reset().reward is None
         last = env.step({"paddle": 1})
         assert (last.reward, last.discount) == (1.5, 0.25 * one_world.TERMINATED)
+        env.reward = lambda **_: 42.0  # type: ignore[method-assign]
+        env.reset()
+        assert env.step({"paddle": 1}).reward == 42.0
 
 
 def test_extensions_are_attributes_until_the_environment_is_closed(
@@ -341,15 +344,6 @@ def test_on_close_calls_back_in_reverse_and_logs_failures(
     env.close()
     assert calls == [2, 1]
     assert "clean up" in caplog.text
-
-
-def test_a_reward_that_is_overridden_in_an_object_is_that_of_every_step(
-    catch_server: Server,
-) -> None:
-    with make(catch_server.address) as env:
-        env.reward = lambda **_: 42.0  # type: ignore[method-assign]
-        env.reset()
-        assert env.step({"paddle": 1}).reward == 42.0
 
 
 @pytest.mark.parametrize(

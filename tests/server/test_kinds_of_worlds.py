@@ -89,6 +89,9 @@ def test_a_world_is_used_by_any_client(kind: str) -> None:
         creator.send(unnamed)  # The last world that it has created.
         assert creator.lifecycle.world_name == name
         creator.send(dm_env_rpc_pb2.LeaveWorldRequest())
+        with pytest.raises(DmEnvRpcError):
+            create_world(creator, {**settings, "colour": 1})
+        refused(creator, unnamed, code_pb2.NOT_FOUND, "no world")  # Not the former one.
         refused(player, unnamed, code_pb2.NOT_FOUND, "no world")
         join = dm_env_rpc_pb2.JoinWorldRequest(world_name=name)
         for _ in range(2):

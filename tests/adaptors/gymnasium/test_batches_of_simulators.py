@@ -15,17 +15,13 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import serve
 from tests.adaptors.gymnasium import simulators
 from tests.adaptors.gymnasium.batches import WAYS, Batch, check, episodes
-from tests.adaptors.gymnasium.known import cart_poles
+from tests.adaptors.gymnasium.known import cart_poles, entry_point
 from tests.adaptors.sameness import same
 
 STEPS = 120
 
 # EnvPool describes its spaces in float64.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered:UserWarning")
-
-
-def entry_point(num_envs: int = 2) -> Any:
-    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
 
 
 def atari(num_envs: int = 2, autoreset: str = "NextStep", batch_size: int = 0) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -21,6 +21,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
+from tests.adaptors.gymnasium.known import one_file_server, own_server
 from tests.adaptors.gymnasium.proxied import SPACES
 from tests.adaptors.sameness import same
 from tests.travelling.environments.usual import Observing
@@ -88,18 +89,6 @@ WAYS: dict[str, Callable[[str, Any], None]] = {
 }
 
 
-@contextlib.contextmanager
-def _own(make: Any) -> Iterator[str]:
-    with serve(make) as server:
-        yield server.address
-
-
-@contextlib.contextmanager
-def _one_file(make: Any) -> Iterator[str]:
-    with dm_env_rpc_server.serve(make, "localhost:0") as server:
-        yield server.address
-
-
 KINDS = spaces.Dict(
     {
         "plain": spaces.Discrete(3),
@@ -131,7 +120,7 @@ def types(element: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("server", [_own, _one_file])
+@pytest.mark.parametrize("server", [own_server, one_file_server])
 def test_an_action_is_of_the_type_of_the_space_s_samples(server: Any, way: str) -> None:
     actions: list[Any] = []
     sample = KINDS.sample()
@@ -174,7 +163,7 @@ def test_samples_of_the_one_file_server_s_environment_stay_as_they_were() -> Non
             drawn.append(self.action_space.sample())
             return super().step(action)
 
-    with _one_file(Drawing) as address:
+    with one_file_server(Drawing) as address:
         for _ in range(2):
             _dm_env(address, 5)
     first = expected.sample()
@@ -218,7 +207,7 @@ _PAIRS: Any = [("1", spaces.Discrete(2)), (1, spaces.Discrete(3))]
 SAME_KEYS = spaces.Dict(_PAIRS)
 
 
-@pytest.mark.parametrize("server", [_own, _one_file])
+@pytest.mark.parametrize("server", [own_server, one_file_server])
 @pytest.mark.parametrize("space", [SAME_KEYS, spaces.Dict({"deep": SAME_KEYS})])
 def test_keys_of_a_dict_that_have_the_same_name_are_refused(server: Any, space: Any) -> None:
     with server(lambda: Keeping(space, [])) as address:

@@ -48,12 +48,6 @@ def test_actions_that_an_environment_keeps_are_not_rewritten(library: str, trans
     np.testing.assert_array_equal(np.stack([np.asarray(each) for each in kept]), sent)
 
 
-def test_a_mode_that_nobody_has_said_is_asked_for() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    with pytest.raises(SpecError, match=r"has no 'autoreset_mode' .* Pass the mode to serve"):
-        serve(simulators.IsaacLab())
-
-
 def test_final_observations_have_two_names() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     for make_env in (functools.partial(simulators.IsaacLab, final=True), simulators.ManiSkill):

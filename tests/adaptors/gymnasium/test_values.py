@@ -23,6 +23,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
+from tests.adaptors.gymnasium.known import one_file_server, own_server
 from tests.support.scripted import settles
 from tests.travelling.environments.usual import Usual
 from tests.travelling.in_process import OPTIONS, arrived
@@ -66,18 +67,6 @@ class Telling(Usual):
             return {}
         options = self.was_given["options"] or {}
         return {"told": options.get("value") if self._value is None else self._value}
-
-
-@contextlib.contextmanager
-def _own(make: Callable[[], Any]) -> Iterator[str]:
-    with serve(make) as server:
-        yield server.address
-
-
-@contextlib.contextmanager
-def _one_file(make: Callable[[], Any]) -> Iterator[str]:
-    with dm_env_rpc_server.serve(make, "localhost:0") as server:
-        yield server.address
 
 
 DEEP: dict[str, Any] = {"level": 9}
@@ -190,7 +179,7 @@ def _steps(env: Any, count: int = 4) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_replaced_is_logged_once_by_its_key_and_type(way: str, logged: Any) -> None:
     value = {"set": {1}, "of": [PurePosixPath("/x"), PurePosixPath("/y")]}
-    start = _one_file if way == "one file" else _own
+    start = one_file_server if way == "one file" else own_server
     with start(lambda: Telling(value)) as address:
         WAYS[way](address, _steps)
     (line,) = logged()

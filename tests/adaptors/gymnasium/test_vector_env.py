@@ -25,7 +25,7 @@ from dm_env_rpc_client.adaptors.gymnasium.info_observation import EXTRAS
 from dm_env_rpc_client.adaptors.gymnasium.to_dm_env import GymnasiumEnvironment
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.server import Server, serve
-from tests.adaptors.gymnasium.known import cart_poles
+from tests.adaptors.gymnasium.known import cart_poles, entry_point
 from tests.adaptors.sameness import same
 from tests.support.environments import Echo, Robot
 from tests.support.stopwatch import patience
@@ -322,10 +322,6 @@ def test_what_is_received_is_in_the_order_of_its_rows(short: Server, num_batches
             assert terminated.tolist() == (ids == 0).tolist()
             assert infos["discount"].tolist() == (ids != 0).tolist()
             seen += len(ids)
-
-
-def entry_point(num_envs: int = 2) -> Any:
-    return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
 
 
 def fixed(seed: int = 3) -> Any:

@@ -280,20 +280,3 @@ def test_selected_observations_are_those_of_the_specs(arena_server: Server) -> N
 def test_descriptions_that_are_none_are_errors(text: str) -> None:
     with pytest.raises(ProtocolError, match="property 'pettingzoo'"):
         Description.read(text)
-
-
-def test_a_client_that_is_killed_leaves_nothing_behind() -> None:
-    program = """
-import sys
-from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
-env = RemoteParallelEnv(sys.argv[1])
-env.reset()
-print("playing", flush=True)
-while True:
-    env.step({agent: env.action_space(agent).sample() for agent in env.agents})
-"""
-    with serve(rps, idle_world_seconds=0.1) as server:
-        with ServerProcess(program, server.address):
-            assert server.agent_count == 2
-        assert settles(lambda: (server.agent_count, server.world_count) == (0, 0))
-        assert server.errors == []

@@ -105,6 +105,10 @@ def test_settings_of_rows_reset_what_they_name(num_batches: int | None) -> None:
     with serve(Catch) as server:
         with BatchedEnvironment(server.address, 4, num_batches=num_batches) as env:
             seeds = [{"seed": 3}, {"seed": 4}, {"seed": 3}, {}]
+            for made in (seeds, seeds.__getitem__):
+                with BatchedEnvironment(server.address, 4, made, num_batches=num_batches) as own:
+                    boards = own.reset().observation["board"]
+                np.testing.assert_array_equal(boards[:3], env.reset(seeds).observation["board"][:3])
             first = env.reset(seeds).observation["board"]
             np.testing.assert_array_equal(first[0], first[2])
             again = env.reset(seeds).observation["board"]
@@ -113,6 +117,9 @@ def test_settings_of_rows_reset_what_they_name(num_batches: int | None) -> None:
             with pytest.raises((SpecError, EnvironmentsFailedError), match=others):
                 env.reset([{"rows": 5}, {"rows": 6}, {"rows": 5}, {"rows": 5}])
             assert env.reset({"rows": 5}).observation["board"].shape == (4, 5, 5)
+            assert env.observation_spec()["board"].shape == (4, 5, 5)
+            assert env.step({"paddle": [1] * 4}).mid().all()
+            assert env.reset({"rows": 4}).observation["board"].shape == (4, 4, 5)
         assert settles(lambda: server.world_count == 0)
 
 

@@ -32,23 +32,6 @@ from tests.travelling.environments.of_dm_env import Timed
 NUM_ENVS = 4
 
 
-def test_every_environment_may_have_settings_of_its_own(catch_server: Server) -> None:
-    seeds = [3, 1, 3]
-    boards = []
-    for settings in (
-        [{"seed": seed} for seed in seeds],
-        lambda index: {"seed": seeds[index]},
-    ):
-        with BatchedEnvironment(catch_server.address, 3, settings) as env:
-            boards.append(env.reset().observation["board"])
-    np.testing.assert_array_equal(boards[0], boards[1])
-    np.testing.assert_array_equal(boards[0][0], boards[0][2])
-    with BatchedEnvironment(catch_server.address, 3, {"seed": 3}) as env:
-        np.testing.assert_array_equal(env.reset().observation["board"][1], boards[0][0])
-        found = env.reset([{"seed": seed} for seed in seeds]).observation["board"]
-        np.testing.assert_array_equal(found, boards[0])
-
-
 def test_environments_take_turns_at_the_addresses() -> None:
     with serve(Catch) as one, serve(Catch) as two:
         with BatchedEnvironment([one.address, two.address], 5, num_batches=0) as env:
@@ -57,14 +40,6 @@ def test_environments_take_turns_at_the_addresses() -> None:
         with BatchedEnvironment([one.address, two.address]) as env:
             assert (one.world_count, two.world_count) == (1, 1)
         assert (one.agent_count, two.agent_count) == (0, 0)
-
-
-def test_specs_may_change_with_a_reset_of_all(catch_server: Server) -> None:
-    with BatchedEnvironment(catch_server.address, 2) as env:
-        assert env.reset({"rows": 3}).observation["board"].shape == (2, 3, 5)
-        assert env.observation_spec()["board"].shape == (2, 3, 5)
-        assert env.step({"paddle": [1, 1]}).mid().all()
-        assert env.reset({"rows": 4}).observation["board"].shape == (2, 4, 5)
 
 
 def test_environments_of_one_batch_have_the_same_specs(catch_server: Server) -> None:

@@ -75,27 +75,6 @@ def _wait(
             return done
 
 
-def test_a_lost_connection_is_ready(gate: Gate) -> None:
-    with ScriptedServer(gate) as server:
-        connection = connect(server.address)
-        selector = watching({0: connection})
-        pending = connection.start(extension(1))
-        assert not connection.poll(pending)
-        threading.Timer(0.2, server.stop).start()
-        while not connection.poll(pending):
-            assert selector.wait({0: connection}, 10.0) == [0]
-        with pytest.raises(ConnectionLostError):
-            connection.wait(pending)
-        gate.open.release(9)
-    connection.close()
-    # It is closed, and whoever looks is told so at once.
-    selector.forget(0)
-    assert connection.fileno() == -1
-    selector.watch(0, connection)
-    assert selector.wait({0: connection}, None) == [0]
-    selector.close()
-
-
 def test_one_that_is_not_waited_for_does_not_end_a_wait(
     connections: dict[int, Connection], gate: Gate
 ) -> None:

@@ -6,7 +6,6 @@ import itertools
 from typing import Any
 
 import dm_env
-import gymnasium
 import numpy as np
 import pytest
 from dm_env import specs
@@ -17,6 +16,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.environment.many.batch_worlds import BatchWorlds
 from dm_env_rpc_client.environment.many.one_row import OneRow, num_envs_of
 from dm_env_rpc_client.server import Catch, serve
+from tests.adaptors.gymnasium.known import entry_point
 from tests.support.environments import Dice
 from tests.support.interrupts import Interrupt
 
@@ -193,10 +193,7 @@ def test_another_row_is_shown_and_the_others_go_on() -> None:
 
 
 def test_a_vector_environment_that_takes_no_mask_begins_all_rows() -> None:
-    def carts(num_envs: int) -> Any:
-        return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
-
-    with serve(carts) as server, make(server.address, {"num_envs": 2}) as batch:
+    with serve(entry_point) as server, make(server.address, {"num_envs": 2}) as batch:
         one = OneRow(batch, 1)
         assert one.reset().first()
         kinds = []
