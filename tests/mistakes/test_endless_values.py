@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError
@@ -20,6 +18,7 @@ from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, Server, serve
+from tests.mistakes.wrong_environments import ARRAY, CountdownEnv
 from tests.tensors.test_nesting import ENDLESS, deep, deep_dict
 
 TRANSPORTS = ["http2"]
@@ -29,23 +28,15 @@ FAILURES = (DmEnvRpcError, EnvironmentsFailedError)
 BAD = [*ENDLESS, deep, deep_dict]
 
 
-class Told(gymnasium.Env[Any, Any]):
+class Told(CountdownEnv):
     """Has the info that it is told to have, and counts its resets."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012  # As Gymnasium has it.
-    observation_space = spaces.Discrete(2)
-    action_space = spaces.Discrete(2)
     info: Callable[[], Any] | None = None
     resets = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         type(self).resets += 1
-        return 0, {} if Told.info is None else {"own": Told.info()}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return 0, 0.0, False, False, {}
+        return ARRAY, {} if Told.info is None else {"own": Told.info()}
 
     def say(self, value: Any = None) -> Any:
         return value if Told.info is None else Told.info()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -20,8 +20,8 @@ from dm_env_rpc_client import (
     make,
 )
 from dm_env_rpc_client import dm_env_rpc_pb2 as pb
-from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
-from dm_env_rpc_client.server import Game, serve
+from dm_env_rpc_client.server import Game
+from tests.support.serving import one_file_server, own_server
 from tests.travelling.environments.of_dm_env import FIRST, MID, Timed
 
 DISCOUNTS = (1.0, 0.99, 0.0)
@@ -102,25 +102,13 @@ def _game(kind: type[Inheriting]) -> Callable[[], Game]:
     return lambda: (Alone if kind in (Inheriting, Usual) else Sending)(kind())
 
 
-@contextlib.contextmanager
-def _one_file(kind: type[Inheriting]) -> Iterator[str]:
-    with dm_env_rpc_server.serve(kind, "localhost:0") as server:
-        yield server.address
-
-
-@contextlib.contextmanager
-def _own(factory: Any, **options: Any) -> Iterator[str]:
-    with serve(factory, **options) as server:
-        yield server.address
-
-
 SERVERS: dict[str, Callable[[type[Inheriting]], contextlib.AbstractContextManager[str]]] = {
-    "alone": _own,
-    "a thread for each world": lambda kind: _own(kind, threads="world"),
-    "processes": lambda kind: _own(kind, processes=1),
-    "a game": lambda kind: _own(_game(kind)),
-    "a game with a thread": lambda kind: _own(_game(kind), threads="world"),
-    "one file": _one_file,
+    "alone": own_server,
+    "a thread for each world": lambda kind: own_server(kind, threads="world"),
+    "processes": lambda kind: own_server(kind, processes=1),
+    "a game": lambda kind: own_server(_game(kind)),
+    "a game with a thread": lambda kind: own_server(_game(kind), threads="world"),
+    "one file": one_file_server,
 }
 
 ROWS = ("alone", "a thread for each world", "processes")

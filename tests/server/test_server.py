@@ -33,6 +33,7 @@ from dm_env_rpc_client.transports.server_streams import Peer, StreamStatusError
 from tests.support.environments import Echo
 from tests.support.scripted import extension
 from tests.support.stopwatch import time_limit
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
 
 RUNNING, TERMINATED, INTERRUPTED = 1, 2, 3
 
@@ -200,21 +201,12 @@ def test_a_stopped_server_ends_its_streams() -> None:
     assert (server.agent_count, server.world_count) == (0, 0)
 
 
-class Arms(dm_env.Environment):
+def arms() -> dm_env.Environment:
     """Observes its actions: one of fixed and one of variable length."""
-
-    def action_spec(self) -> Any:
-        fixed = specs.BoundedArray((2, 3), np.float32, -1, 1)
-        return {"fixed": fixed, "free": VariableArray((-1,), np.int32)}
-
-    def observation_spec(self) -> Any:
-        return self.action_spec()
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({"fixed": np.zeros((2, 3), np.float32), "free": [0, 0]})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, action)
+    fixed = specs.BoundedArray((2, 3), np.float32, -1, 1)
+    spec = {"fixed": fixed, "free": VariableArray((-1,), np.int32)}
+    first = {"fixed": np.zeros((2, 3), np.float32), "free": [0, 0]}
+    return Timed(0, ENDLESS, spec, lambda env: env.action or first, spec)
 
 
 def test_an_action_may_leave_a_length_open_or_be_one_element_for_all() -> None:
@@ -225,7 +217,7 @@ def test_an_action_may_leave_a_length_open_or_be_one_element_for_all() -> None:
     ):
         fixed, free = pack_tensor(value, np.float32), pack_tensor(numbers, np.int32)
         fixed.shape[:], free.shape[:] = shape, [-1]
-        with serve(Arms) as server, connect(server.address) as connected:
+        with serve(arms) as server, connect(server.address) as connected:
             join(connected)
             connected.send(pb.StepRequest())
             request = pb.StepRequest(actions={1: fixed, 2: free}, requested_observations=[1, 2])

@@ -1,12 +1,14 @@
-"""Fixtures that serve an environment."""
+"""Fixtures and contexts that serve an environment."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
 
+from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Server, serve
 
 
@@ -33,3 +35,17 @@ def serving(
             assert not checks_errors or server.errors == []
 
     return served
+
+
+@contextlib.contextmanager
+def own_server(environment: Any, **options: Any) -> Iterator[str]:
+    """The address of a server, which has these options."""
+    with serve(environment, **options) as server:
+        yield server.address
+
+
+@contextlib.contextmanager
+def one_file_server(environment: Any) -> Iterator[str]:
+    """The same of the server in one file."""
+    with dm_env_rpc_server.serve(environment, "localhost:0") as server:
+        yield server.address

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
-
-from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
-from dm_env_rpc_client.server import serve
 
 REMOTE = "dm_env_rpc_client.gymnasium:Remote-v0"
 """The id of the environment at a server."""
@@ -46,18 +41,6 @@ def cart_pole(**settings: Any) -> gymnasium.Env[Any, Any]:
 def entry_point(num_envs: int = 2) -> Any:
     """CartPoles of a vector environment of their own, which takes no mask."""
     return gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
-
-
-@contextlib.contextmanager
-def own_server(make: Callable[[], Any]) -> Iterator[str]:
-    with serve(make) as server:
-        yield server.address
-
-
-@contextlib.contextmanager
-def one_file_server(make: Callable[[], Any]) -> Iterator[str]:
-    with dm_env_rpc_server.serve(make, "localhost:0") as server:
-        yield server.address
 
 
 def cart_poles(

@@ -21,9 +21,9 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
-from tests.adaptors.gymnasium.known import one_file_server, own_server
 from tests.adaptors.gymnasium.proxied import SPACES
 from tests.adaptors.sameness import same
+from tests.support.serving import one_file_server, own_server
 from tests.travelling.environments.usual import Observing
 
 

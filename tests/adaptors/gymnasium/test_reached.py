@@ -128,6 +128,8 @@ def test_a_method_is_reached_as_in_process(server: Server) -> None:
         assert env.get_wrapper_attr("action_masks")().tolist() == [True, True, False]
         assert env.get_wrapper_attr("moved")(2, times=3) == 7
         assert env.has_wrapper_attr("action_masks")
+        with pytest.raises(DmEnvRpcError, match="it failed"):
+            env.get_wrapper_attr("fails")()
 
 
 def test_an_attribute_is_its_value(server: Server) -> None:
@@ -151,11 +153,6 @@ def test_other_names_are_those_of_this_object(server: Server) -> None:
         assert env.set_wrapper_attr("own", 3)
         assert env.get_wrapper_attr("own") == 3
         assert not env.unwrapped.set_wrapper_attr("nobody", 3, force=False)
-
-
-def test_an_error_of_a_method_arrives(server: Server) -> None:
-    with remote(server) as env, pytest.raises(DmEnvRpcError, match="it failed"):
-        env.get_wrapper_attr("fails")()
 
 
 def test_names_are_asked_for_once(server: Server) -> None:

@@ -23,8 +23,8 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import ProtocolError, SpecError
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
-from tests.adaptors.gymnasium.known import one_file_server, own_server
 from tests.support.scripted import settles
+from tests.support.serving import one_file_server, own_server
 from tests.travelling.environments.usual import Usual
 from tests.travelling.in_process import OPTIONS, arrived
 from tests.travelling.told import difference

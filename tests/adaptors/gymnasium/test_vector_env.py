@@ -33,19 +33,10 @@ from tests.travelling.environments.usual import Usual
 
 
 class Short(dm_env.Environment):
-    """Episodes of `length` steps, the even ones truncated; a step takes `seconds`."""
+    """Episodes of `length` steps, the even ones truncated; all but the first reset `pause`."""
 
-    def __init__(
-        self,
-        length: int = 2,
-        seconds: float = 0.0,
-        fails_after: int = -1,
-        pause: float = 0.0,
-    ):
-        self._length = length
-        self._pause = pause
-        self._seconds = seconds
-        self._fails_after = fails_after
+    def __init__(self, length: int = 2, pause: float = 0.0):
+        self._length, self._pause = length, pause
         self._episode = 0
 
     def action_spec(self) -> dict[str, Any]:
@@ -55,15 +46,12 @@ class Short(dm_env.Environment):
         return {"value": specs.Array((2,), np.int64)}
 
     def reset(self) -> dm_env.TimeStep:
-        if self._episode == self._fails_after:
-            raise RuntimeError("no more episodes")
         time.sleep(self._pause * (self._episode > 0))  # It takes time to reset.
         self._episode += 1
         self._step = 0
         return dm_env.restart({"value": np.array([self._episode, 0])})
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(self._seconds)  # It takes time to step.
         self._step += 1
         observation = {"value": np.array([self._episode, int(action["value"])])}
         if self._step < self._length:

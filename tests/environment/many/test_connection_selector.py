@@ -75,6 +75,14 @@ def _wait(
             return done
 
 
+def test_a_closed_connection_is_ready_at_once(connections: dict[int, Connection]) -> None:
+    connections[3].close()
+    selector = watching(connections)
+    assert connections[3].fileno() == -1
+    assert selector.wait(connections, None) == [3]
+    selector.close()
+
+
 def test_one_that_is_not_waited_for_does_not_end_a_wait(
     connections: dict[int, Connection], gate: Gate
 ) -> None:

@@ -18,10 +18,10 @@ from dm_env_rpc.v1 import dm_env_adaptor as reference_adaptor
 
 from dm_env_rpc_client import BatchedEnvironment, DmEnvRpcError, SpecError, make
 from dm_env_rpc_client.bridges import gym_socket
-from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import serve
 from tests.environment.foreign.reference import reference_connection
 from tests.server.structures.hosted import Structured, array
+from tests.support.serving import one_file_server, own_server
 
 OBSERVATIONS = {
     "torso": array(2),
@@ -59,18 +59,6 @@ NESTED_NAMES = [
     "torso", "eyes.right", "eyes.left", "arms.0", "arms.1.z", "arms.1.a", "WORLD.RGB",
     "WORLD.DEPTH", "health",
 ]  # fmt: skip
-
-
-@contextlib.contextmanager
-def own_server(environment: Callable[..., Any]) -> Iterator[str]:
-    with serve(environment) as server:
-        yield server.address
-
-
-@contextlib.contextmanager
-def one_file_server(environment: Callable[..., Any]) -> Iterator[str]:
-    with dm_env_rpc_server.serve(environment, "localhost:0") as server:
-        yield server.address
 
 
 SERVERS = {"own": own_server, "one file": one_file_server}
