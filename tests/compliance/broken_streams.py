@@ -283,20 +283,20 @@ class TakesMisspeltCreateSettings(Worlds):
         return super().create({name: 1 for name in settings if name == "unknown"})
 
 
-@breaks("unknown_join_settings_are_refused")
-class TakesMisspeltJoinSettings(Session):
-    def on_join_world(self, request: Any) -> Any:
+def _taking_misspelt(method: str) -> type[Session]:
+    """It refuses the name that the options know."""
+
+    def take(session: Session, request: Any) -> Any:
         for name in set(request.settings) - {"unknown"}:
             del request.settings[name]
-        return super().on_join_world(request)
+        return getattr(Session, method)(session, request)
+
+    return type("Broken", (Session,), {method: take})
 
 
-@breaks("unknown_reset_settings_are_refused")
-class TakesMisspeltResetSettings(Session):
-    def on_reset(self, request: Any) -> Any:
-        for name in set(request.settings) - {"unknown"}:
-            del request.settings[name]
-        return super().on_reset(request)
+for _kind, _method in (("join", "on_join_world"), ("reset", "on_reset")):
+    _check = f"unknown_{_kind}_settings_are_refused"
+    BROKEN[f"takes misspelt {_kind} settings"] = _check, _taking_misspelt(_method)
 
 
 @breaks("worlds_are_independent")
@@ -348,12 +348,6 @@ class RefusesToLeaveWhileNotJoined(Session):
     def on_leave_world(self, request: Any) -> Any:
         self.check_joined()
         return super().on_leave_world(request)
-
-
-@breaks("step_and_reset_need_a_join")
-class GoesOnSteppingAfterALeave(Session):
-    def check_joined(self) -> None:
-        pass
 
 
 @breaks("a_world_can_be_joined_again_after_a_leave")

@@ -97,12 +97,6 @@ class HasNoObservationsInTheLastStep(Session):
         return super().observe(requested if self.running else set())
 
 
-@breaks("unknown_observations_are_refused")
-class TakesUnknownObservations(Session):
-    def check_requested(self, requested: set[int]) -> None:
-        requested &= set(make_specs().observations)
-
-
 @breaks("duplicate_requests_are_redundant")
 class RefusesDuplicateRequests(Session):
     def on_step(self, request: Any) -> Any:
@@ -188,11 +182,13 @@ for _wrong, (_check, _base, _uid, _spoil) in _OBSERVED.items():
 
 # Actions.
 
-
-@breaks("unknown_actions_are_refused")
-class TakesUnknownActions(Session):
-    def check_uid(self, uid: int) -> None:
-        pass
+for _wrong, _check, _method in (
+    ("takes unknown observations", "unknown_observations_are_refused", "check_requested"),
+    ("takes unknown actions", "unknown_actions_are_refused", "check_uid"),
+    ("takes actions that are out of range", "actions_out_of_range_are_refused", "check_bounds"),
+    ("goes on stepping after a leave", "step_and_reset_need_a_join", "check_joined"),
+):
+    BROKEN[_wrong] = _check, type("Careless", (Session,), {_method: lambda *_: None})
 
 
 @breaks("actions_of_another_type_are_refused")
@@ -218,12 +214,6 @@ class TakesActionsOfAnotherShape(Session):
     def check_bounds(self, action: Any, value: Any) -> None:
         with contextlib.suppress(ValueError):  # Shapes that do not fit.
             super().check_bounds(action, value)
-
-
-@breaks("actions_out_of_range_are_refused")
-class TakesActionsThatAreOutOfRange(Session):
-    def check_bounds(self, action: Any, value: Any) -> None:
-        pass
 
 
 @breaks("actions_out_of_range_are_refused")
