@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,12 @@ import dm_env_rpc_client
 from dm_env_rpc_client import BatchedEnvironment, Restart, RestartWarning, SpecError
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.testing import FaultProxy
+from tests.support.serving import serving
 
 SEED = {"seed": 3}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(Catch) as running:
-        yield running
+server = serving(Catch)
 
 
 def board(timestep: Any) -> Any:

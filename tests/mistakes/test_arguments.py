@@ -173,12 +173,6 @@ def test_each_argument_has_a_row() -> None:
 serve: Any = server.serve
 
 
-@pytest.fixture(scope="module")
-def catch() -> Iterator[str]:
-    with server.serve(Catch) as running:
-        yield running.address
-
-
 GOOD_SECONDS = [
     5, 5.0, np.float32(5), np.float64(5), np.float16(5), np.int8(5), np.uint64(5),
     fractions.Fraction(5), arguments.MOST_SECONDS, None,

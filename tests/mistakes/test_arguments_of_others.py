@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dm_env
@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 import dm_env_rpc_client
-from dm_env_rpc_client import Limits, Restart, recording, server
+from dm_env_rpc_client import Limits, Restart, recording
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.bridges import gym_socket
@@ -282,12 +282,6 @@ MISTAKES: list[M] = [
     M(lambda _: Proxy("localhost:1", bandwidth="1"), "bandwidth", "got '1'",
       "must be a finite number greater than 0, or None for no limit"),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def catch() -> Iterator[str]:
-    with server.serve(Catch) as running:
-        yield running.address
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: f"{each.where}: {each.given}")

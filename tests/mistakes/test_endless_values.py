@@ -17,8 +17,9 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.errors import EnvironmentsFailedError, SpecError
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
-from dm_env_rpc_client.server import Catch, Server, serve
+from dm_env_rpc_client.server import Catch, Server
 from tests.mistakes.wrong_environments import ARRAY, CountdownEnv
+from tests.support.serving import serving
 from tests.tensors.test_nesting import ENDLESS, deep, deep_dict
 
 TRANSPORTS = ["http2"]
@@ -42,16 +43,10 @@ class Told(CountdownEnv):
         return value if Told.info is None else Told.info()
 
 
-@pytest.fixture(scope="module")
-def catch() -> Iterator[Server]:
-    with serve(Catch) as running:
-        yield running
+catch = serving(Catch)
 
 
-@pytest.fixture(scope="module")
-def told() -> Iterator[Server]:
-    with serve(Told, callable_names=["say"], settable_names=["said"]) as running:
-        yield running
+told = serving(Told, callable_names=["say"], settable_names=["said"])
 
 
 @pytest.fixture(autouse=True)

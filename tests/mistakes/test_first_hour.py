@@ -258,12 +258,6 @@ def a_batch(address: str) -> Any:
 OF_DM_ENV: list[tuple[Callable[[str], Any], str]] = [(make, REMOTE), (a_batch, REMOTE_BATCH)]
 
 
-@pytest.fixture(scope="module")
-def catch() -> Iterator[str]:
-    with serve(Catch) as server:
-        yield server.address
-
-
 @pytest.mark.parametrize(("make_one", "advice"), OF_DM_ENV)
 def test_what_is_taken_for_an_environment_of_gymnasium_says_how_to_get_one(
     make_one: Callable[[str], Any], advice: str, catch: str

@@ -17,6 +17,7 @@ from dm_env_rpc_client.adaptors.gymnasium import GymnasiumProxy, to_dm_env
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Server, serve
+from tests.support.serving import serving
 
 ID = "dm_env_rpc_client.gymnasium:Remote-v0"
 
@@ -69,10 +70,7 @@ def drawn(**settings: Any) -> gymnasium.Env[Any, Any]:
 NAMES = ["action_masks", "moved", "level", "array", "fails", "missing"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(drawn, callable_names=NAMES, settable_names=["level"]) as running:
-        yield running
+server = serving(drawn, callable_names=NAMES, settable_names=["level"])
 
 
 @contextlib.contextmanager

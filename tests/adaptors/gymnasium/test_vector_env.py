@@ -28,6 +28,7 @@ from dm_env_rpc_client.server import Server, serve
 from tests.adaptors.gymnasium.known import cart_poles, entry_point
 from tests.adaptors.sameness import same
 from tests.support.environments import Echo, Robot
+from tests.support.serving import serving
 from tests.support.stopwatch import patience
 from tests.travelling.environments.usual import Usual
 
@@ -72,10 +73,7 @@ class Discounted(Short):
         return timestep._replace(discount=discount)
 
 
-@pytest.fixture
-def short() -> Iterator[Server]:
-    with serve(Short) as server:
-        yield server
+short = serving(Short, scope="function")
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from dm_env_rpc_client.adaptors.gymnasium.info_observation import extras_of_rows
 from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import batches
-from dm_env_rpc_client.server import Server, serve
+from dm_env_rpc_client.server import Server
 from dm_env_rpc_client.server.processes.shared_arrays import Form, SharedArrays
 from tests.adaptors.sameness import same
 from tests.server import hosted
@@ -40,14 +40,12 @@ from tests.server.batches.test_batches import (
 )
 from tests.server.worker_processes import START_SECONDS, are_complete, processes_of
 from tests.support.scripted import descriptor_count, settles
+from tests.support.serving import serving
 
 ROWS = 5
 
 
-@pytest.fixture(scope="module")
-def _spread() -> Iterator[Server]:
-    with serve(SERVED, processes=2) as server:
-        yield server
+_spread = serving(SERVED, processes=2)
 
 
 @pytest.fixture
@@ -58,11 +56,8 @@ def spread(_spread: Server) -> Iterator[Server]:
     assert settles(lambda: (_spread.world_count, _spread.stats().streams) == (0, 0))
 
 
-@pytest.fixture(scope="module")
-def single() -> Iterator[Server]:
-    """The same in one process."""
-    with serve(SERVED) as server:
-        yield server
+single = serving(SERVED)
+"""The same in one process."""
 
 
 def told(call: Callable[[], Mapping[str, Any]]) -> Any:
