@@ -22,7 +22,7 @@ from dm_env_rpc_client.environment.many.pool import EnvironmentPool
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.tensors.specs import VariableArray
 from tests.environment.many.conftest import Echoes
-from tests.support.environments import Echo, Robot
+from tests.support.environments import Robot
 from tests.support.scripted import (
     settles,
 )
@@ -246,17 +246,9 @@ def test_its_repr_says_how_many_there_are_and_where() -> None:
         )
 
 
-class Slow(Echo):
-    """Takes a while for each step."""
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        time.sleep(0.3)  # A step that takes time.
-        return super().step(action)
-
-
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_waiting_for_slow_steps_polls_rarely(
-    timeout: float | None, monkeypatch: pytest.MonkeyPatch
+    echoes: Echoes, timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     polls: list[int] = []
     poll = EnvironmentPool._poll
@@ -266,12 +258,8 @@ def test_waiting_for_slow_steps_polls_rarely(
         return poll(self, index)
 
     monkeypatch.setattr(EnvironmentPool, "_poll", counted)
-    with (
-        serve(Slow, threads="world") as server,
-        BatchedEnvironment(server.address, 2, num_batches=0, request_timeout=timeout) as env,
-    ):
-        env.reset()
-        for _ in range(3):
-            env.send({"value": [1, 2]})
-            env.recv(2)
+    env = echoes(2, {"seconds": 0.3}, num_batches=0, request_timeout=timeout)
+    for _ in range(3):
+        env.send({"value": [1, 2]})
+        env.recv(2)
     assert len(polls) < 100
