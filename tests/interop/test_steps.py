@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from dm_env import StepType
 from google.protobuf import any_pb2
 
-from dm_env_rpc_client import make
 from tests.interop.conftest import MakeEnvironment
 
 FIRST, MID, LAST = StepType
@@ -33,28 +31,6 @@ def test_the_metadata_of_the_call_arrive(make_environment: MakeEnvironment) -> N
     env = make_environment(metadata=[("x-user", "me: and =you"), ("x-token-bin", b"\0\xff\x80")])
     seen = set(env.reset().observation["metadata"])
     assert {"x-user=me: and =you", "x-token-bin=00ff80"} <= seen
-
-
-@pytest.mark.parametrize(
-    ("peer", "count"),
-    [("cpp", 64), ("go", 64), pytest.param("cpp", 256, marks=pytest.mark.slow)],
-    indirect=["peer"],
-)
-def test_many_connections_at_once(address: str, transport: Any, count: int) -> None:
-    settings = {"shape": np.zeros(0, np.int32)}
-    with contextlib.ExitStack() as stack:
-        envs = [
-            stack.enter_context(
-                make(address, settings, transport=transport, requested_observations=["int32"])
-            )
-            for _ in range(count)
-        ]
-        for env in envs:
-            env.reset()
-        for step in range(2):
-            futures = [env.step_async({"int32": step + n}) for n, env in enumerate(envs)]
-            seen = [future.result(30).observation["int32"] for future in futures]
-            assert seen == [step + n for n in range(count)]
 
 
 F32, F64 = np.finfo(np.float32), np.finfo(np.float64)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from dm_env_rpc_client import make
-from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Catch, serve
 from tests.support import programs
@@ -40,11 +39,3 @@ def test_commands_that_are_given_no_address_take_a_usual_port(
     said = finished.stderr.strip().splitlines()[-1]
     assert str(port) in said
     assert "Address already in use" in said
-
-
-def test_gym_sockets_server_that_is_given_no_address_takes_a_usual_port() -> None:
-    with (
-        usual_ports_held(),
-        pytest.raises(OSError, match=r"localhost:5001: Address already in use"),
-    ):
-        gym_socket.serve({"catch": Catch})

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
@@ -46,28 +46,20 @@ Step = dm_env_rpc_pb2.StepRequest
 STILL = Step(actions={1: pack_tensor(1, np.int32)})
 
 
-def _wait_in_reset_world(address: str, world: str, transport: str, told: Pipe) -> None:
+def _wait(address: str, world: str, steps: bool, transport: str, told: Pipe) -> None:
+    """Waits in a ResetWorld, or in the first step of an agent."""
     obey(transport)
     connection = connect(address)
-    connection.start(ResetWorld(world_name=world))
+    if steps:
+        connection.send(Join(world_name=world))
+    connection.start(Step() if steps else ResetWorld(world_name=world))
     told.send("sent")
     told.recv()
 
 
-def _wait_in_step(address: str, world: str, transport: str, told: Pipe) -> None:
-    obey(transport)
-    connection = connect(address)
-    connection.send(Join(world_name=world))
-    connection.start(Step())
-    told.send("sent")
-    told.recv()
-
-
-def kill_a_client(
-    target: Callable[..., None], server: Server, world: str = "", *, agents: int
-) -> None:
+def kill_a_client(server: Server, world: str = "", *, agents: int, steps: bool = False) -> None:
     """Starts a client in a process of its own, and kills it when the server waits for it."""
-    with forks.child(target, server.address, world, forced()) as (_, pipe):
+    with forks.child(_wait, server.address, world, steps, forced()) as (_, pipe):
         assert pipe.recv() == "sent"
         assert server.agent_count == agents
         assert settles(is_held)
@@ -106,7 +98,7 @@ def test_row_35_a_reset_world_of_a_killed_client(
 ) -> None:
     """Row 35: a ResetWorld waits for agents that never step; its slot is free within 2 s."""
     for _ in range(count):
-        kill_a_client(_wait_in_reset_world, race, agents=2)
+        kill_a_client(race, agents=2)
         # Every slot is free again but those of the two players.
         assert settles(lambda: _has_slots(race, SLOTS - 2), FREED_SECONDS)
     seen(kills=count)
@@ -133,7 +125,7 @@ def test_row_35_a_step_in_lock_step_of_a_killed_client(count: int, seen: Seen) -
     """Row 35: a step waits for players that never join; the agent's place is free within 2 s."""
     with serve(Race(players=2), max_connections=SLOTS) as server:
         for _ in range(count):
-            kill_a_client(_wait_in_step, server, agents=1)
+            kill_a_client(server, agents=1, steps=True)
             assert settles(lambda: server.agent_count == 0, FREED_SECONDS)
         assert _has_slots(server, SLOTS)
         assert server.errors == []
@@ -149,7 +141,7 @@ def test_row_35_a_reset_world_of_a_world_with_one_agent(count: int, seen: Seen) 
         agent.send(Join(world_name=world))
         for _ in range(count):
             assert agent.send(Step()).state == dm_env_rpc_pb2.RUNNING
-            kill_a_client(_wait_in_reset_world, server, world, agents=1)
+            kill_a_client(server, world, agents=1)
             assert settles(lambda: _has_slots(server, SLOTS - 1), FREED_SECONDS)
             # What the killed client asked for is done all the same.
             assert agent.send(STILL).state == dm_env_rpc_pb2.INTERRUPTED

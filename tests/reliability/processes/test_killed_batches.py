@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import dm_env
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -312,42 +311,3 @@ def test_no_row_of_a_batched_environment_is_wrong(engine: Engine, count: int, se
         first = env.reset()
         book.take(NOTHING, first.observation["entry"], first.reward, first.last(), NOTHING)
         check(engine, book, env, step, count, seen)
-
-
-def named(call: Callable[[], object]) -> list[int]:
-    """Calls until rows have failed, and returns them."""
-    try:
-        while True:
-            call()
-    except EnvironmentsFailedError as error:
-        failures, addresses = error.failures, error.addresses
-    assert set(addresses) == set(failures)
-    return sorted(failures)
-
-
-def lives_of(timestep: dm_env.TimeStep) -> npt.NDArray[np.int64]:
-    lives: npt.NDArray[np.int64] = timestep.observation["entry"][:, Entry._fields.index("life")]
-    return lives
-
-
-@counts(1, 10)
-@pytest.mark.timeout(300)
-def test_without_restarts_the_rows_that_are_lost_are_named(
-    engine: Engine, count: int, seen: Seen
-) -> None:
-    said = {"say": np.arange(ROWS)}
-    for number in range(count):
-        with BatchedEnvironment(engine.address, ROWS, settings, request_timeout=30) as env:
-            env.reset()
-            for _ in range(5):
-                before = lives_of(env.step(said))
-            os.kill(engine.workers()[number % 2], signal.SIGKILL)
-            lost = named(lambda: env.step(said))
-            assert lost in HALVES
-            timestep = env.step(said)
-            assert timestep.first()[lost].all()
-            assert np.flatnonzero(lives_of(timestep) != before).tolist() == lost
-            engine.kill()
-            engine.start()
-            assert named(lambda: env.step(said)) == list(range(ROWS))
-    seen(kills=2 * count, wrong=0)

@@ -74,27 +74,23 @@ def test_all_addresses_of_a_name_are_served(address: str, streams: Streams, path
     assert not path.exists()
 
 
-@pytest.mark.parametrize("is_full", [False, True])
-def test_the_file_of_a_server_that_runs_is_left(
-    is_full: bool, streams: Streams, path: Path
+@pytest.mark.parametrize("kind", ["a server", "a full server", "a text"])
+def test_the_file_of_a_server_that_runs_and_any_other_file_is_left(
+    kind: str, streams: Streams, path: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX) as running, socket.socket(socket.AF_UNIX) as waiting:
-        running.bind(str(path))
-        running.listen(0)
-        if is_full:
+        if kind == "a text":
+            path.write_text("precious")
+        else:
+            running.bind(str(path))
+            running.listen(0)
+        if kind == "a full server":
             waiting.connect(str(path))  # Nobody accepts it.
         descriptors = descriptor_count()
         with pytest.raises(OSError, match="cannot listen on unix:"):
             new_listener(streams.open, f"unix:{path}")
         assert path.exists()
         assert descriptor_count() == descriptors
-
-
-def test_a_file_that_is_no_socket_is_left(streams: Streams, path: Path) -> None:
-    path.write_text("precious")
-    with pytest.raises(OSError, match="cannot listen on unix:"):
-        new_listener(streams.open, f"unix:{path}")
-    assert path.read_text() == "precious"
 
 
 @pytest.mark.parametrize("version", [None, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
