@@ -10,6 +10,10 @@ import random
 
 import pytest
 
+from dm_env_rpc_client.transports.http2.protocol.server_half import (
+    CONNECTION_WINDOW,
+    STREAM_WINDOW,
+)
 from tests.transports import frames
 from tests.transports.client_call import (
     LIMIT,
@@ -28,6 +32,8 @@ from tests.transports.frames import (
     taken_apart,
     window_update,
 )
+from tests.transports.raw_client import requests
+from tests.transports.server_shell import OPEN, Server
 
 SMALL = [0, 1, 100, 5_000]
 LARGE = [65_536, 100_000, 300_000]
@@ -131,6 +137,43 @@ def test_an_answer_of_another_size_comes_instead(size: int) -> None:
             count += 1
         assert 16 <= count <= 17
         assert client.call.assembler.expected == LARGE[1]
+
+
+def test_windows_are_opened_for_messages_that_were_accepted_whole() -> None:
+    """To the byte: a client may send as much as the server has allowed, and not more."""
+    server = Server(answers=False)
+    server.feed(OPEN)
+    server.take_outbound()
+    own, assembler = server.framing, server.calls[1].assembler
+    chooser = random.Random(5)
+    windows = {0: CONNECTION_WINDOW, 1: STREAM_WINDOW}
+    left = dict(windows)
+    whole = 0
+    for _ in range(3_000):
+        size = chooser.choice([3, 3, 3, 3_000, 30_000])
+        sent = requests(1, bytes(size))
+        if chooser.random() < 0.1:
+            sent += frame(PING, bytes(8))
+        if own.is_between_frames:
+            own.memory[0][: len(sent)] = sent
+            if own.whole(len(sent), 1, assembler) is not None:
+                whole += 1
+            else:
+                own.received(len(sent))
+                server.happen()
+        else:
+            server.feed(sent)
+        said = frames.taken_apart(server.take_outbound())
+        for stream, window in windows.items():
+            left[stream] -= size + 5
+            left[stream] += sum(
+                int.from_bytes(each.payload, "big")
+                for each in said
+                if each.kind == frames.WINDOW_UPDATE and each.stream == stream
+            )
+            assert window // 2 - 30_005 <= left[stream] <= window
+    assert own.failure is None
+    assert whole > 2_000
 
 
 def test_a_message_is_cut_once_the_peer_accepts_only_smaller_frames() -> None:
