@@ -10,10 +10,10 @@ from tests.support.programs import run_python
 _PROGRAM = """
 import sys
 from dm_env_rpc_client.server import serve
-from tests.reliability.connections.counting import WAYS, Counting
+from tests.reliability.connections.counting import WAYS, counting
 
 way = WAYS[sys.argv[1]]
-with serve(Counting) as server:
+with serve(counting) as server:
     env = way.opened(server.address)
     before = set(sys.modules)
     for _ in range(3):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -24,6 +23,7 @@ from tests.support.groups import installed
 from tests.support.ports import HeldPort
 from tests.support.programs import ROOT
 from tests.support.scripted import settles
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
 
 TOKEN = "secret"
 GUIDE = ROOT / "docs" / "how-to" / "proxies.md"
@@ -37,25 +37,18 @@ each_proxy = pytest.mark.parametrize(
 each_transport = pytest.mark.parametrize("transport", ["http2", "grpc"])
 
 
-class Wide(dm_env.Environment):
+SPEC = {"value": specs.Array((SIZE,), np.float32)}
+
+
+def wide() -> Timed:
     """Observes its action, which is large."""
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart({"value": np.zeros(SIZE, np.float32)})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(0.0, {"value": action["value"]})
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return {"value": specs.Array((SIZE,), np.float32)}
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        return self.action_spec()
+    nothing = {"value": np.zeros(SIZE, np.float32)}
+    return Timed(0, ENDLESS, SPEC, lambda env: env.action or nothing, SPEC)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serve(Wide, token=TOKEN) as server:
+    with serve(wide, token=TOKEN) as server:
         yield server
         assert server.errors == []
 

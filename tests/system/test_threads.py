@@ -20,7 +20,7 @@ from dm_env_rpc_client.system.waiting import (
     release,
     uninterrupted,
 )
-from tests.reliability.connections.counting import Counting
+from tests.reliability.connections.counting import counting
 from tests.support.alarms import Alarm
 from tests.support.certificates import self_signed
 from tests.support.programs import run_python
@@ -178,7 +178,7 @@ threading.Thread(target=work).start()
 
 @pytest.fixture(scope="module")
 def address() -> Any:
-    with serve(Counting) as server:
+    with serve(counting) as server:
         yield server.address
         assert server.stats().worlds == 0
 

@@ -23,32 +23,26 @@ import dm_env_rpc_client
 from dm_env_rpc_client import DmEnvRpcClientError, make
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnv
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment, RemoteVectorEnv
+from tests.travelling.environments.of_dm_env import ENDLESS, Timed
 
 _ROWS = 3
 _PACKAGE = str(Path(dm_env_rpc_client.__file__).parent)
 
 
-class Counting(dm_env.Environment):
-    """Observes how many steps and resets there were."""
+def counting(size: int | None = None) -> Timed:
+    """Observes how many steps its sequence has had.
 
-    def __init__(self) -> None:
-        self._count = 0
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return {"value": specs.Array((), np.int64, "value")}
-
-    def observation_spec(self) -> dict[str, specs.Array]:
-        return {"count": specs.Array((), np.int64, "count")}
-
-    def reset(self) -> dm_env.TimeStep:
-        return dm_env.restart(self._observe())
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        return dm_env.transition(1.0, self._observe())
-
-    def _observe(self) -> dict[str, Any]:
-        self._count += 1
-        return {"count": np.int64(self._count)}
+    Args:
+      size: of its actions, of which one is a number if this is None.
+    """
+    numbers = specs.Array((), np.int64) if size is None else specs.Array((size,), np.float64)
+    return Timed(
+        0,
+        ENDLESS,
+        {"count": specs.Array((), np.int64)},
+        lambda env: {"count": np.int64(env.steps)},
+        {"value": numbers},
+    )
 
 
 _AGAIN_SECONDS = 1.0

@@ -36,6 +36,7 @@ from tests.reliability.scorecard import counts, is_strict
 from tests.support.loops import Blocking
 from tests.support.scripted import settles
 from tests.support.stopwatch import Stopwatch
+from tests.travelling.environments.of_dm_env import Timed
 
 pytestmark = pytest.mark.row(25)
 
@@ -58,34 +59,26 @@ def observed(number: int, step: int, action: int) -> int:
     return (number << 40) + (step << 20) + action
 
 
-class Diary(dm_env.Environment):
-    """Writes down the actions that it is asked for."""
+DIARY: dict[int, list[int]] = {}
+"""The actions that each world of this process was asked for."""
 
-    entries: dict[int, list[int]] = {}  # noqa: RUF012  # of all worlds of this process
+SCRIPT: list[Any] = [(dm_env.StepType.FIRST, None, None)]
+SCRIPT += [(dm_env.StepType.MID, float(step), 1.0) for step in range(1, LENGTH)]
+SCRIPT += [(dm_env.StepType.LAST, float(LENGTH), 0.0)]
+SPEC = {"value": specs.Array((), np.int64, "value")}
 
-    def __init__(self, number: int):
-        self._number = number
-        self._step = 0
-        self._entry = self.entries.setdefault(number, [])
 
-    def action_spec(self) -> specs.Array:
-        return {"value": specs.Array((), np.int64, "value")}
+def diary(number: int) -> Timed:
+    """An environment that writes down the actions that it is asked for."""
+    entry = DIARY.setdefault(number, [])
 
-    def observation_spec(self) -> specs.Array:
-        return {"value": specs.Array((), np.int64, "value")}
+    def observe(env: Timed) -> dict[str, np.int64]:
+        value = int(env.action["value"]) if env.steps else 0
+        if env.steps:
+            entry.append(value)
+        return {"value": np.int64(observed(number, env.steps, value))}
 
-    def reset(self) -> dm_env.TimeStep:
-        self._step = 0
-        return dm_env.restart({"value": np.int64(observed(self._number, 0, 0))})
-
-    def step(self, action: Any) -> dm_env.TimeStep:
-        self._step += 1
-        value = int(action["value"])
-        self._entry.append(value)
-        observation = {"value": np.int64(observed(self._number, self._step, value))}
-        if self._step == LENGTH:
-            return dm_env.termination(float(self._step), observation)
-        return dm_env.transition(float(self._step), observation)
+    return Timed(0, SCRIPT, SPEC, observe, SPEC)
 
 
 class Coroutines(Blocking):
@@ -175,7 +168,7 @@ class Episode:
             finally:
                 timer.join()
         if self.fault != "corrupt to_server":
-            done = Diary.entries.get(self.number, [])
+            done = DIARY.get(self.number, [])
             self._expect(done == self.sent[: len(done)], f"the server did {done}, not {self.sent}")
             self._expect(len(done) >= self.answered, f"{self.answered} answers, {len(done)} steps")
 
@@ -265,8 +258,8 @@ def test_episodes_over_a_bad_network_are_right_or_end_in_time(
     open_environment: Callable[..., Any], count: int, seen: Seen, transport: str
 ) -> None:
     tally = Tally()
-    Diary.entries.clear()
-    with serve(Diary, max_worlds=2_000) as server:
+    DIARY.clear()
+    with serve(diary, max_worlds=2_000) as server:
         for number in range(count):
             chance = random.Random(f"{transport} {number}")
             # Each fault in turn, so that a short run has all of them.

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from dm_env import specs
 
 from dm_env_rpc_client import (
     AsyncDmEnvAdaptor,
@@ -29,7 +28,7 @@ from dm_env_rpc_client import (
 from dm_env_rpc_client.adaptors.vector import BatchedEnvironment
 from dm_env_rpc_client.protocol import timesteps
 from dm_env_rpc_client.server import serve
-from tests.reliability.connections.counting import WAYS, Counting
+from tests.reliability.connections.counting import WAYS, counting
 from tests.reliability.recording import Seen
 from tests.reliability.scorecard import counts
 from tests.support.both_transports import EVERY
@@ -42,7 +41,7 @@ ACTION = {"value": 1}
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with serve(Counting) as server:
+    with serve(counting) as server:
         yield server.address
 
 
@@ -96,15 +95,9 @@ async def test_a_cancel_after_the_answer_makes_the_connection_unusable(
                 await env.step(ACTION)
 
 
-class Large(Counting):
-    """Actions of 1 MiB, of which at most 64 may be pending."""
-
-    def action_spec(self) -> dict[str, specs.Array]:
-        return {"value": specs.Array((1 << 17,), np.float64, "value")}
-
-
 async def test_an_unroll_that_is_cancelled_while_it_waits_for_room_loses_no_step() -> None:
-    with serve(Large) as server:
+    # Actions of 1 MiB, of which at most 64 may be pending.
+    with serve(functools.partial(counting, 1 << 17)) as server:
         async with await make_async(server.address) as env:
             await env.reset()
             actions = {"value": np.zeros((100, 1 << 17))}
@@ -262,7 +255,7 @@ def test_errors_of_an_answer_are_no_interrupts() -> None:
         def reward(self, *_: Any, **__: Any) -> Any:
             raise ZeroDivisionError
 
-    with serve(Counting) as server, make(server.address, adaptor_class=Undecided) as env:
+    with serve(counting) as server, make(server.address, adaptor_class=Undecided) as env:
         for _ in range(3):
             with pytest.raises(ZeroDivisionError):
                 env.step(ACTION)
