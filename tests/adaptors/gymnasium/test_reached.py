@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from dm_env_rpc_client import DmEnvRpcError
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumProxy, to_dm_env
@@ -18,43 +17,36 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.launch.standalone import dm_env_rpc_server
 from dm_env_rpc_client.server import Server, serve
 from tests.support.serving import serving
+from tests.travelling.environments.usual import Usual
 
 ID = "dm_env_rpc_client.gymnasium:Remote-v0"
 
 
-class Drawn(gymnasium.Env[Any, Any]):
+class Drawn(Usual):
     """Renders the number of its step; `gymnasium.make` makes lists of that."""
 
     metadata = {"render_modes": ["human", "rgb_array", "ansi"], "render_fps": 4}  # noqa: RUF012
-    observation_space = spaces.Discrete(2)
-    action_space = spaces.Discrete(3)
     level = 1
     array = np.arange(3)
 
     def __init__(self, render_mode: str | None = None):
+        super().__init__(0)
         self.render_mode = render_mode
-        self._step = 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._step = 0
-        return 0, {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._step += 1
-        return 0, 0.0, False, False, {}
+    def ends(self) -> tuple[bool, bool]:
+        return False, False
 
     def render(self) -> Any:
         if self.render_mode == "ansi":
-            return f"step {self._step}"
-        return np.full((2, 2, 3), self._step, np.uint8)
+            return f"step {self.steps}"
+        return np.full((2, 2, 3), self.steps, np.uint8)
 
     def action_masks(self) -> Any:
-        return np.array([True, self._step > 0, False])
+        return np.array([True, self.steps > 0, False])
 
     def moved(self, by: int, *, times: int = 1) -> int:
-        self._step += by * times
-        return self._step
+        self.steps += by * times
+        return self.steps
 
     def fails(self) -> None:
         raise RuntimeError("it failed")
