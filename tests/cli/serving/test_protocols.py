@@ -20,7 +20,7 @@ import dm_env_rpc_client
 from dm_env_rpc_client import SpecError, connect
 from dm_env_rpc_client.bridges import gym_socket
 from dm_env_rpc_client.cli.failures import UsageError
-from dm_env_rpc_client.cli.serving.sources import try_source, with_settings
+from dm_env_rpc_client.cli.serving.sources import try_source
 from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.server import Catch, Server, serve
 from dm_env_rpc_client.server.serving import STOP_SECONDS
@@ -61,18 +61,6 @@ def test_a_dm_env_rpc_server_re_served_over_gym_socket(catch_server: Server) -> 
     assert (catch_server.agent_count, catch_server.world_count) == (0, 0)
 
 
-def test_gymnasium_environments_by_id_and_by_factory() -> None:
-    for reference in ("gymnasium://CartPole-v1", "gymnasium.envs.classic_control:CartPoleEnv"):
-        with (
-            served(reference) as address,
-            gymnasium.make(REMOTE, address=address) as env,
-            gymnasium.make("CartPole-v1") as local,
-        ):
-            assert env.observation_space == local.observation_space
-            np.testing.assert_equal(env.reset(seed=3)[0], local.reset(seed=3)[0])
-            np.testing.assert_equal(env.step(1)[0], local.step(1)[0])
-
-
 @pytest.mark.parametrize("more", [(), ("--processes", "1")], ids=["threads", "processes"])
 def test_episodes_may_end_after_sigterm(more: tuple[str, ...]) -> None:
     process = started("serve", "catch", "--address", "localhost:0", "--grace", "120", *more)
@@ -92,17 +80,6 @@ def test_episodes_may_end_after_sigterm(more: tuple[str, ...]) -> None:
         assert process.returncode == 0
     finally:
         end_started()
-
-
-@pytest.mark.parametrize("reference", ["catch", "tests.support.environments:Echo"])
-def test_sources_take_settings(reference: str) -> None:
-    settings = {"rows": 4} if reference == "catch" else {"length": 4}
-    name, factory = with_settings(find_source(reference, insecure=False), settings)
-    assert name == reference.rpartition(":")[2]
-    environment = factory()
-    environment.reset()
-    steps = [environment.step({"paddle": 1, "value": 1}) for _ in range(3)]
-    assert steps[-1].last() == (reference == "catch")
 
 
 class Level(Catch):
@@ -186,6 +163,17 @@ def test_an_environment_of_a_library_is_served_by_its_name(
         np.testing.assert_equal(env.reset(), local.reset())
         for _ in range(30):
             np.testing.assert_equal(env.step(action), local.step(action))
+
+
+def test_an_environment_of_gymnasium_is_served_by_its_id() -> None:
+    source = find_source("gymnasium://CartPole-v1", insecure=False)
+    with serve(source.factory) as server:
+        remote, local = (
+            gymnasium.make(REMOTE, address=server.address),
+            gymnasium.make("CartPole-v1"),
+        )
+        with remote:
+            np.testing.assert_equal(remote.reset(seed=3)[0], local.reset(seed=3)[0])
 
 
 @pytest.mark.filterwarnings("ignore")
