@@ -18,8 +18,12 @@ LONG_FUNCTION = 60
 DEEP_FUNCTION = 5
 FLAT_FOLDER = 16
 
-TOOLS = ("benchmarks", "fuzz", "scale", "sessions", "transcripts")
-"""Folders of tests that are programs for maintainers, and the tests of these programs."""
+TOOLS = (
+    "benchmarks", "fuzz", "scale", "sessions", "transcripts",
+    # The scorecard's command; its rows are tests.
+    "reliability/__main__.py", "reliability/report.py", "reliability/scorecard.py",
+)  # fmt: skip
+"""Programs for maintainers among the tests, and the tests of these programs."""
 
 _NESTING = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
