@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.processes import descendants_of
-from tests.launch.processes import is_alive
+from tests.launch.processes import children_of, is_alive
 from tests.support.scripted import settles
 
 INIT: dict[str, Any] = {
@@ -35,6 +34,17 @@ VARIABLES = {
 
 ATTEMPTS = 4
 """How often Ray is started: it waits 30 seconds, which may be too short on a busy machine."""
+
+
+def descendants_of(pid: int) -> set[int]:
+    """The processes that a process has started, and those that they have."""
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        children = children_of(waiting.pop())
+        found.update(children)
+        waiting.extend(children)
+    return found
 
 
 def start(ray: Any, **options: Any) -> None:

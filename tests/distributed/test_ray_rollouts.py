@@ -40,8 +40,7 @@ from tests.distributed.actors import (
     echo,
     without_pids,
 )
-from tests.distributed.conftest import VARIABLES
-from tests.distributed.processes import descendants_of
+from tests.distributed.conftest import VARIABLES, descendants_of
 from tests.launch.processes import ROOT, command_of, is_alive
 from tests.launch.test_ways import marked
 from tests.reliability.recording import Seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import gc
 import signal
 import threading
 import weakref
@@ -15,6 +14,7 @@ from dm_env_rpc_client.system.owner_threads import (
     OwnerGoneError,
     OwnerThread,
 )
+from tests.support.collector import no_garbage_collection
 from tests.support.scripted import settles
 
 
@@ -109,14 +109,11 @@ def test_a_signal_is_handled_after_the_call_and_a_second_one_at_once() -> None:
 
 def test_what_was_returned_and_raised_belongs_to_the_caller_alone() -> None:
     owner = OwnerThread("owner")
-    gc.disable()
-    try:
+    with no_garbage_collection():
         seen = [weakref.ref(owner.call(Thing))]
         try:
             owner.call(fail_anew)
         except Thing as error:
             seen.append(weakref.ref(error))
         assert settles(lambda: [each() for each in seen] == [None, None])
-    finally:
-        gc.enable()
     owner.end()

@@ -1,4 +1,4 @@
-"""FaultProxy: what goes in at one end comes out at the other, as badly as was asked for."""
+"""FaultProxy: what goes in comes out, as badly as was asked for; and ScriptedServer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.rpc import status_pb2
 
-from dm_env_rpc_client import make
+from dm_env_rpc_client import ConnectionLostError, SpecError, connect, dm_env_rpc_pb2, make
+from dm_env_rpc_client.protocol.envelopes import answer_field
 from dm_env_rpc_client.server import Catch, serve
-from dm_env_rpc_client.testing import FaultProxy
+from dm_env_rpc_client.testing import FaultProxy, Request, Response, ScriptedServer
 from tests.support.scripted import (
     answering_socket,
     descriptor_count,
@@ -228,24 +230,6 @@ def test_a_client_of_a_server_that_is_not_there_is_reset() -> None:
             assert settles(lambda: proxy.connection_count == 0)
 
 
-def test_memory_is_bounded_where_the_server_does_not_read() -> None:
-    release = threading.Event()
-
-    def script(connected: socket.socket) -> None:
-        release.wait(20)
-        echo(connected)
-
-    with through(script) as (proxy, client):
-        client.settimeout(0.5)
-        sent = 0
-        with contextlib.suppress(TimeoutError):
-            while sent < 200 << 20:
-                sent += client.send(LARGE)
-        assert sent < 60 << 20  # Buffers of the kernel among them.
-        assert proxy.connection_count == 1
-        release.set()
-
-
 def test_what_is_closed_is_gone() -> None:
     with answering_socket(echo) as address:
         threads, descriptors = thread_count(), descriptor_count()
@@ -271,3 +255,29 @@ def test_a_server_on_a_unix_socket(tmp_path: Path) -> None:
         make(proxy.address) as env,
     ):
         assert env.reset().first()
+
+
+# The scripted server.
+
+
+LEAVE = dm_env_rpc_pb2.LeaveWorldRequest()
+
+
+def test_it_keeps_what_its_script_raises() -> None:
+    def broken(requests: Iterator[Request], context: Any) -> Iterator[Response]:
+        for _ in requests:
+            raise ValueError("broken script")
+        yield Response()
+
+    with ScriptedServer(broken) as server, connect(server.address) as connection:
+        with pytest.raises(ConnectionLostError):
+            connection.send(LEAVE)
+        assert settles(lambda: bool(server.errors))
+    assert str(server.errors[0]) == "broken script"
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    assert answer_field(dm_env_rpc_pb2.ResetResponse()) == "reset"
+    assert answer_field(status_pb2.Status()) == "error"
+    with pytest.raises(SpecError, match="is not a dm_env_rpc response"):
+        answer_field(LEAVE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from dm_env_rpc_client.transports.http2.server.clients import Clients
 from dm_env_rpc_client.transports.http2.server.connection import ServerConnection
 from dm_env_rpc_client.transports.services import CHECK
 from tests.support.certificates import Authority
+from tests.support.collector import no_garbage_collection
 from tests.support.scripted import descriptor_count, settles
 from tests.transports import frames
 from tests.transports.frames import ACK, DATA, HEADERS, PING, PREFACE, frame, window_update
@@ -246,19 +246,14 @@ def test_of_connections_that_are_over_nothing_is_left(monkeypatch: pytest.Monkey
         return connection
 
     monkeypatch.setattr(Clients, "add", watched)
-    with Host() as host:
-        gc.collect()
-        gc.disable()
-        try:
-            for contents in (b"", request(1), request(1) + requests(1, b"echo:x", end=True)):
-                with RawClient(host.address) as client:
-                    client.send(contents)
-                    assert client.ping()
-            with RawClient(host.address) as last:
-                assert last.ping()
-                assert settles(lambda: all(each() is None for each in made[:9]))
-        finally:
-            gc.enable()
+    with Host() as host, no_garbage_collection():
+        for contents in (b"", request(1), request(1) + requests(1, b"echo:x", end=True)):
+            with RawClient(host.address) as client:
+                client.send(contents)
+                assert client.ping()
+        with RawClient(host.address) as last:
+            assert last.ping()
+            assert settles(lambda: all(each() is None for each in made[:9]))
 
 
 @pytest.mark.parametrize("header_bytes", [0, 13_700])
