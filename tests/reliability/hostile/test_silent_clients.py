@@ -160,20 +160,6 @@ def test_row_40_clients_that_never_read(count: int, seen: Seen) -> None:
             seen(clients_that_never_read=count)
 
 
-@counts(50, 200)
-def test_row_40_requests_byte_by_byte(count: int, seen: Seen) -> None:
-    """Row 40: clients whose requests come in single bytes delay nobody, and get their answers."""
-    contents = requests(1, b"\x12\x00")
-    with served() as server, opened(server, count, GREETING + request(1)) as clients:
-        for byte in contents:
-            for client in clients:
-                client.send(bytes([byte]))
-            assert is_served_in_time(server)
-        for client in clients:
-            assert client.read_until(lambda: len(client.answers(1)) == 1)  # noqa: B023  # at once
-    seen(requests_byte_by_byte=count)
-
-
 def test_row_40_a_greeting_byte_by_byte_has_an_end() -> None:
     """Row 40: single bytes do not keep a connection without a stream open."""
     seconds = {"_GREET_SECONDS": 0.5, "_LOOK_SECONDS": 0.05}

@@ -22,7 +22,6 @@ from tests.transports.raw_server import (
     Script,
     ask,
     both_ways,
-    echoed,
     greet,
     next_frame,
     raw_server,
@@ -106,18 +105,6 @@ def acknowledging(connection: socket.socket) -> None:
         if part.kind == frames.SETTINGS and not part.flags and not part.payload:
             connection.sendall(frames.frame(frames.SETTINGS, flags=frames.ACK))
             acknowledged += 1
-
-
-@both_ways
-@pytest.mark.usefixtures("short_silence")
-def test_a_server_that_takes_long_is_probed_all_the_time(is_async: bool) -> None:
-    def script(connection: socket.socket) -> None:
-        acknowledging(connection)
-        connection.sendall(echoed(5))
-        until_closed(connection)
-
-    with raw_server(script) as address:
-        assert ask(address, is_async, 5) == extension(5)
 
 
 def freezing(connection: socket.socket) -> None:
