@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import grpc
 import pytest
 
 from dm_env_rpc_client import (
+    Connection,
     ConnectionClosedError,
     ConnectionLostError,
     DeadlineExceededError,
@@ -51,37 +53,15 @@ class Client:
         self.begin(9)()
 
 
-@contextlib.contextmanager
-def sent(address: str, timeout: float) -> Iterator[Client]:
-    """Each is begun and waited for in one call."""
-    with connect(address, request_timeout=timeout) as connection:
-        yield Client(
-            connection,
-            lambda number: lambda: connection.send(extension(number)),
-            lambda none: none,
-        )
+def of_threads(begin: Callable[[Connection, int], Callable[[], Any]]) -> Any:
+    """What opens a client that begins requests in a way."""
 
+    @contextlib.contextmanager
+    def opened(address: str, timeout: float) -> Iterator[Client]:
+        with connect(address, request_timeout=timeout) as connection:
+            yield Client(connection, functools.partial(begin, connection), lambda none: none)
 
-@contextlib.contextmanager
-def started(address: str, timeout: float) -> Iterator[Client]:
-    with connect(address, request_timeout=timeout) as connection:
-
-        def begin(number: int) -> Callable[[], Any]:
-            pending = connection.start(extension(number))
-            return lambda: connection.wait(pending)
-
-        yield Client(connection, begin, lambda none: none)
-
-
-@contextlib.contextmanager
-def futures(address: str, timeout: float) -> Iterator[Client]:
-    with connect(address, request_timeout=timeout) as connection:
-
-        def begin(number: int) -> Callable[[], Any]:
-            future = connection.submit(extension(number))
-            return lambda: future.result(SECONDS)
-
-        yield Client(connection, begin, lambda none: none)
+    return opened
 
 
 @contextlib.contextmanager
@@ -97,6 +77,19 @@ def coroutines(address: str, timeout: float) -> Iterator[Client]:
 
         yield Client(connection, begin, run)
         run(connection.close())
+
+
+CLIENTS = {
+    "sent": of_threads(lambda own, number: lambda: own.send(extension(number))),
+    "started": of_threads(
+        lambda own, number: functools.partial(own.wait, own.start(extension(number)))
+    ),
+    "futures": of_threads(
+        lambda own, number: functools.partial(own.submit(extension(number)).result, SECONDS)
+    ),
+    "coroutines": coroutines,
+}
+"""Ways to wait for answers; the first begins and waits in one call."""
 
 
 class Event(NamedTuple):
@@ -155,7 +148,7 @@ EVENTS = {
 
 @pytest.mark.row(11, 12, 15)
 @pytest.mark.parametrize("name", EVENTS)
-@pytest.mark.parametrize("opened", [sent, started, futures, coroutines])
+@pytest.mark.parametrize("opened", CLIENTS.values(), ids=CLIENTS)
 def test_what_happens_to_one_request_is_told_to_all(opened: Any, name: str) -> None:
     event = EVENTS[name]
     with ScriptedServer(event.script) as server, opened(server.address, event.timeout) as client:
@@ -175,7 +168,7 @@ def test_what_happens_to_one_request_is_told_to_all(opened: Any, name: str) -> N
 
 
 @pytest.mark.row(15)
-@pytest.mark.parametrize("opened", [sent, started, futures, coroutines])
+@pytest.mark.parametrize("opened", CLIENTS.values(), ids=CLIENTS)
 def test_close_fails_what_is_in_flight_though_the_server_never_ends_the_stream(
     opened: Any,
 ) -> None:

@@ -78,11 +78,12 @@ def read_for_ever(connected: socket.socket) -> None:
     threading.Thread(target=read, daemon=True).start()
 
 
-def flood(name: str) -> Callable[[socket.socket], None]:
+def flood(name: str, reads: bool = True) -> Callable[[socket.socket], None]:
     once, with_headers = FLOODS[name]
 
     def script(connected: socket.socket) -> None:
-        read_for_ever(connected)
+        if reads:
+            read_for_ever(connected)
         start = frames.settings() + frame(SETTINGS, flags=ACK)
         if with_headers:
             start += frames.headers(*frames.RESPONSE)
@@ -123,15 +124,7 @@ def test_row_31_each_wait_ends_by_an_error_that_names_the_flood(
 @pytest.mark.parametrize("is_async", [False, True])
 def test_row_31_acknowledgements_do_not_pile_up(name: str, is_async: bool, seen: Seen) -> None:
     """The server never reads, so every acknowledgement waits in this process."""
-    once = FLOODS[name][0]
-
-    def script(connected: socket.socket) -> None:
-        connected.sendall(frames.greeting())
-        blob = once * (1 + (1 << 16) // len(once))
-        while True:
-            connected.sendall(blob)
-
-    with answering_socket(script) as address:
+    with answering_socket(flood(name, reads=False)) as address:
         tracemalloc.start()
         try:
             with pytest.raises((ProtocolError, ConnectionLostError)) as caught:
