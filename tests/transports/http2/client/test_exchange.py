@@ -9,7 +9,6 @@ import itertools
 import signal
 import socket
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,12 +57,6 @@ class Counted:
         monkeypatch.setattr(http2_connection.ClientConnection, "exchange", counted_exchange)
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Counted]:
-    """Begins to count."""
-    return lambda: Counted(monkeypatch)
-
-
 def next_request(connection: socket.socket) -> int:
     """Waits for a request; returns the number that it has."""
     contents = b""
@@ -90,7 +83,7 @@ def answer_to(number: int) -> bytes:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_answers_in_every_form_reach_their_requests(
-    form: str, counted: Callable[[], Counted]
+    form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each form comes between answers as usual, whose size changes, too."""
 
@@ -102,7 +95,7 @@ def test_answers_in_every_form_reach_their_requests(
                 connection.sendall(part)
 
     with raw_server(script) as address, connect(address, request_timeout=20) as connection:
-        counts = counted()
+        counts = Counted(monkeypatch)
         for number in (*range(100), *range(1 << 20, (1 << 20) + 100)):
             assert connection.send(numbered(number)).value == numbered(number).value
         assert counts.begun >= 100  # A PING that is there makes a request go the general way.

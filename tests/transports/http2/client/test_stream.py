@@ -6,7 +6,6 @@ import concurrent.futures
 import itertools
 import socket
 import time
-from typing import Any
 
 import pytest
 
@@ -32,6 +31,8 @@ from tests.transports.raw_server import (
 
 
 MEGABYTE = 1 << 20
+LARGE = extension(0)
+LARGE.value = bytes(MEGABYTE)
 REQUEST_BYTES = MEGABYTE + 25
 """A request of a MiB, with what is around it."""
 
@@ -51,15 +52,6 @@ def stubborn(connection: socket.socket) -> None:
             while left >= MEGABYTE:
                 connection.sendall(data(grpc_message(response)))
                 left -= REQUEST_BYTES
-
-
-def large_extension(number: int, size: int = MEGABYTE) -> Any:
-    request = extension(number)
-    request.value = bytes(size)
-    return request
-
-
-LARGE = large_extension(0)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -95,8 +87,8 @@ def silent(connection: socket.socket) -> None:
     until_closed(connection)
 
 
-def acknowledging(connection: socket.socket) -> None:
-    """Acknowledges five probes in the middle of a step."""
+def freezing(connection: socket.socket) -> None:
+    """Acknowledges five probes in the middle of a step, and then nothing."""
     greet(connection)
     acknowledged = 0
     while acknowledged < 5:
@@ -105,10 +97,6 @@ def acknowledging(connection: socket.socket) -> None:
         if part.kind == frames.SETTINGS and not part.flags and not part.payload:
             connection.sendall(frames.frame(frames.SETTINGS, flags=frames.ACK))
             acknowledged += 1
-
-
-def freezing(connection: socket.socket) -> None:
-    acknowledging(connection)
     until_closed(connection)
 
 
