@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -259,27 +259,39 @@ class Killer(threading.Thread):
         self.join(READY_SECONDS)
 
 
-def settings(index: int) -> Mapping[str, Any]:
-    return {"index": index}
+def steps(env: BatchedEnvironment, said: Any) -> tuple[Any, ...]:
+    """Takes a step; returns what `Book.take` takes."""
+    timestep = env.step({"say": said})
+    ended = timestep.last()
+    # One that ends by itself has discount 0.
+    lost = ended & (timestep.discount == 1)
+    return timestep.observation["entry"], np.where(lost, 0, timestep.reward), ended, lost
 
 
-def check(
-    engine: Engine, book: Book, env: Any, step: Callable[[Any], Any], count: int, seen: Seen
-) -> None:
-    """Kills while all rows step; compares what was hit with what was lost."""
-    killer = Killer(engine, book, count)
+@counts(4, 100)
+@pytest.mark.timeout(300)
+def test_no_row_of_a_batched_environment_is_wrong(engine: Engine, count: int, seen: Seen) -> None:
+    """All rows step meanwhile; what was hit is compared with what was lost."""
+    book = Book()
     said, left = np.arange(ROWS), LAST_STEPS
-    try:
-        while not killer.ended.is_set() or (left := left - 1) > 0:
-            said = said + ROWS
-            try:
-                taken = step(said)
-            except EnvironmentsFailedError as error:
-                book.fail(said, error.failures)
-            else:
-                book.take(said, *taken)
-    finally:
-        killer.close()
+    with BatchedEnvironment(
+        engine.address, ROWS, lambda index: {"index": index}, restart=RESTART, request_timeout=30
+    ) as env:
+        first = env.reset()
+        book.take(NOTHING, first.observation["entry"], first.reward, first.last(), NOTHING)
+        killer = Killer(engine, book, count)
+        try:
+            while not killer.ended.is_set() or (left := left - 1) > 0:
+                said = said + ROWS
+                try:
+                    taken = steps(env, said)
+                except EnvironmentsFailedError as error:
+                    book.fail(said, error.failures)
+                else:
+                    book.take(said, *taken)
+        finally:
+            killer.close()
+        restarts = env.restarts
     assert killer.error is None, killer.error
     everything = list(range(ROWS))
     assert len(killer.hit) == count
@@ -288,26 +300,7 @@ def check(
         assert hit == everything if number % 2 else hit in HALVES, (number, hit)
     assert book.failures == [sum(row in hit for hit in killer.hit[::2]) for row in everything]
     lost = count // 2 * ROWS
-    assert env.restarts == lost
+    assert restarts == lost
     # A row whose sequence had just ended begins the next one in the new world.
     assert lost / 2 < sum(book.losses) <= lost
     seen(kills=count, losses=sum(book.losses) + sum(book.failures), wrong=0)
-
-
-@counts(4, 100)
-@pytest.mark.timeout(300)
-def test_no_row_of_a_batched_environment_is_wrong(engine: Engine, count: int, seen: Seen) -> None:
-    def step(said: Any) -> Any:
-        timestep = env.step({"say": said})
-        ended = timestep.last()
-        # One that ends by itself has discount 0.
-        lost = ended & (timestep.discount == 1)
-        return timestep.observation["entry"], np.where(lost, 0, timestep.reward), ended, lost
-
-    book = Book()
-    with BatchedEnvironment(
-        engine.address, ROWS, settings, restart=RESTART, request_timeout=30
-    ) as env:
-        first = env.reset()
-        book.take(NOTHING, first.observation["entry"], first.reward, first.last(), NOTHING)
-        check(engine, book, env, step, count, seen)

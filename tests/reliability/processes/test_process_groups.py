@@ -26,6 +26,7 @@ from dm_env_rpc_client.bridges.gym_socket import GymSocketEnvironment
 from tests.bridges.env_c_api.compiling import compile_library
 from tests.cli.commands import COMMAND, ROOT
 from tests.launch.processes import is_alive
+from tests.launch.test_ways import marked
 from tests.reliability.recording import Seen
 from tests.server import hosted
 from tests.support.scripted import settles
@@ -100,14 +101,7 @@ class Started:
 
     def pids(self) -> list[int]:
         """Returns the processes that run, whatever group they are in."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):
-                if folder.name.isdigit() and self._mark in (folder / "environ").read_text(
-                    errors="replace"
-                ):
-                    found.append(int(folder.name))
-        return [pid for pid in found if is_alive(pid)]
+        return list(filter(is_alive, marked(self._mark)))
 
     def signal_group(self, number: signal.Signals) -> None:
         """Sends a signal to its group."""
