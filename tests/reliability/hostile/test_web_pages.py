@@ -1,4 +1,4 @@
-"""What a web page in a browser can send begins no session at a plaintext server on loopback.
+"""A web page in a browser on the same machine begins no session at a plaintext server on loopback.
 
 Browsers speak HTTP/2 over TLS only. What a page can send without TLS is HTTP/1.1, which the server
 refuses at its first line. So the server need not look at `:authority` or `origin`, which proxies
@@ -7,55 +7,139 @@ and port forwarding may set to any name.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import http.server
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dm_env_rpc_client import make
 from dm_env_rpc_client.server import serve
-from dm_env_rpc_client.transports.net import status
+from dm_env_rpc_client.testing import FaultProxy
 from tests.support.environments import Echo
+from tests.support.groups import installed
 from tests.support.one_file import one_file
+from tests.support.stopwatch import patience
 from tests.transports import frames
-from tests.transports.raw_client import RawClient, request, requests
+from tests.transports.raw_client import request
 
-pytestmark = pytest.mark.row(40)
+pytestmark = [pytest.mark.browser, pytest.mark.row(40)]
 
 TRANSPORTS = ["http2"]
 
-# A whole session over HTTP/2, as a native client would begin it: it creates a world.
-SESSION = frames.PREFACE + frames.settings() + request(1) + requests(1, b"\x0a\x00", end=True)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage", "--host-resolver-rules=MAP evil.test 127.0.0.1",
+)  # fmt: skip
 
-# How a page's `fetch`, beacon, preflight and WebSocket begin, and an upgrade to HTTP/2, which no
-# browser sends. What follows is a name, and a body that is a session.
-LINES = [
-    "GET {} HTTP/1.1",
-    "POST {} HTTP/1.1\r\nContent-Type: text/plain",
-    "PRI {} HTTP/1.1",
-    "OPTIONS {} HTTP/1.1\r\nAccess-Control-Request-Method: POST",
-    "GET {} HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket",
-    "GET {} HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA",
-]
+# A whole session over HTTP/2, as a native client would begin it.
+SESSION = frames.PREFACE + frames.frame(frames.SETTINGS) + request(1)
+
+PAGE = """<!doctype html><script>
+const at = HOSTS.map(host => host + ":PORT");
+const session = Uint8Array.from(atob("SESSION"), each => each.charCodeAt(0));
+const settled = promise => Promise.race([
+  promise.then(answer => "answer " + answer.type, error => "error"),
+  new Promise(resolve => setTimeout(resolve, 3000, "nothing"))]);
+const socket = url => new Promise((resolve, reject) => {
+  const made = new WebSocket(url);
+  made.onopen = () => { made.send(session); resolve({type: "open"}); };
+  made.onerror = reject;
+});
+const process = "/dm_env_rpc.v1.Environment/Process";
+const post = (url, more) => fetch(url, {method: "POST", body: session, ...more});
+const tried = [];
+for (const host of at) {
+  const url = "http://" + host + process;
+  tried.push(
+    fetch(url, {mode: "no-cors"}),
+    post(url, {mode: "no-cors"}),
+    post(url, {headers: {"content-type": "application/grpc"}}),
+    fetch(url, {method: "PRI", body: session}),
+    socket("ws://" + host + process));
+  navigator.sendBeacon(url, session);
+}
+Promise.all(tried.map(settled)).then(
+  outcomes => fetch("/done", {method: "POST", body: JSON.stringify(outcomes)}));
+</script>"""
+
+
+@contextlib.contextmanager
+def page(contents: str) -> Iterator[tuple[int, queue.Queue[Any]]]:
+    """Serves a page; yields the port, and what the page has reported."""
+    done: queue.Queue[Any] = queue.Queue()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(contents.encode())
+
+        def do_POST(self) -> None:
+            done.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port, done
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def outcomes(folder: Path, port: int) -> list[str]:
+    """What a page of another origin got for its requests to a port of this machine."""
+    contents = PAGE.replace("PORT", str(port)).replace(
+        "SESSION", base64.b64encode(SESSION).decode()
+    )
+    contents = contents.replace("HOSTS", json.dumps(["127.0.0.1", "localhost", "evil.test"]))
+    chromium = installed("chromium")
+    assert chromium is not None
+    with page(contents) as (page_port, done):
+        command = [chromium, *FLAGS, f"--user-data-dir={folder}", "--remote-debugging-port=0"]
+        with subprocess.Popen(
+            [*command, f"http://evil.test:{page_port}/"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as browser:
+            try:
+                found: list[str] = done.get(timeout=patience(60))
+            finally:
+                browser.kill()
+    return found
 
 
 @pytest.mark.parametrize("kind", ["http2", "grpc", "processes", "one file"])
-def test_a_page_reaches_no_session(kind: str) -> None:
-    options: Any = {"processes": 1} if kind == "processes" else {"transport": kind}
+def test_a_page_reaches_no_session(kind: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         if kind == "one file":
             address = stack.enter_context(one_file("tests.support.environments:Echo"))
+            server = None
         else:
+            options: Any = {"processes": 1} if kind == "processes" else {"transport": kind}
             server = stack.enter_context(serve(Echo, **options))
             address = server.address
-        for line in LINES:
-            first = line.format(status.PROCESS)
-            head = f"{first}\r\nHost: evil.test\r\nContent-Length: {len(SESSION)}\r\n\r\n"
-            with RawClient(address, greets=False) as client:
-                client.send(head.encode() + SESSION)
-                assert client.read_to_the_end()
-                assert not client.answers(1)
-        if kind != "one file":
+        proxy = stack.enter_context(FaultProxy(address))
+        found = outcomes(tmp_path, int(proxy.address.rpartition(":")[2]))
+        assert set(found) <= {"error", "nothing"}, "no answer is one of HTTP"
+        # At least a body that is a session, and a preflight, by each of the names.
+        assert proxy.bytes_to_server > 3 * (len(SESSION) + 200)
+        if server is not None:
             stats = server.stats()
             assert (stats.all_streams, stats.worlds, sum(stats.requests.values())) == (0, 0, 0)
             assert server.errors == []
