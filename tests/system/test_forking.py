@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 
 from dm_env_rpc_client.system import forking
@@ -19,6 +20,7 @@ class Fails:
 
 
 def test_each_object_is_told_although_others_fail() -> None:
+    gc.collect()
     reported: list[str] = []
 
     def told() -> str:

@@ -11,10 +11,13 @@ from collections.abc import Callable
 
 
 class Child:
-    """A forked child that runs `act`, whose text comes back in `result`."""
+    """A forked child that runs `act`, whose text comes back in `result`.
+
+    Within pytest, garbage of earlier tests is to be collected before: a child that frees objects of
+    grpcio waits forever. Here it would take time, while the requests of a test are pending.
+    """
 
     def __init__(self, act: Callable[[], str]):
-        gc.collect()  # Of earlier tests: a child that frees objects of grpcio waits forever.
         self._from_child, to_parent = os.pipe()
         with warnings.catch_warnings():
             # Python 3.12 warns of forks of processes with threads; that is what is tried here.

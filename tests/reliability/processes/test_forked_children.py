@@ -59,7 +59,7 @@ def test_row_32_forks_with_requests_pending(
 ) -> None:
     """With 0, 1 and 2; the child uses every method, misses a deadline, collects garbage, exits."""
     stopwatch = Stopwatch()
-    with echoing("serve", delays=lambda number: 0.05 if number in PENDING else 0.0) as server:
+    with echoing("serve", delays=lambda number: 0.15 if number in PENDING else 0.0) as server:
         timeout = 90 if count < 100 else 900
         finished = run_python("-m", ROUNDS, kind, server.address, count, timeout=timeout)
     found = json.loads(finished.stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import threading
@@ -240,6 +241,7 @@ async def test_a_fork_while_a_coroutine_connects_takes_nothing_from_it(
     tls: Tls, authority: Authority
 ) -> None:
     """The selector is shared: the child must not remove the parent's socket there."""
+    gc.collect()
     goes_on = threading.Event()
     context = tls.server_context()
     context.set_alpn_protocols(["h2"])
