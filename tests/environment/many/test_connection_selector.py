@@ -79,7 +79,7 @@ def test_a_closed_connection_is_ready_at_once(connections: dict[int, Connection]
     connections[3].close()
     selector = watching(connections)
     assert connections[3].fileno() == -1
-    assert selector.wait(connections, None) == [3]
+    assert 3 in selector.wait(connections, None)  # The other may have bytes of HTTP/2.
     selector.close()
 
 
