@@ -22,7 +22,7 @@ from tests.adaptors.sameness import same
 from tests.simulators import factories, kinds
 from tests.simulators.kinds import served
 from tests.support.programs import run_python
-from tests.travelling.environments.usual import Habit
+from tests.travelling.environments.habits import Habit
 from tests.travelling.in_process import alone, sent
 from tests.travelling.timed_in_process import timed_alone, timed_in_rows
 from tests.travelling.told import difference

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from dm_env_rpc_client.errors import SpecError
+from tests.travelling.environments.habits import Habit
 from tests.travelling.environments.informing import (
     COMPLEX,
     DATES,
@@ -26,7 +27,6 @@ from tests.travelling.environments.informing import (
     SETS,
     SUBCLASSES,
 )
-from tests.travelling.environments.usual import Habit
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told
 
 ROWS = (0, 1)

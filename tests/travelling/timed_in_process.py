@@ -12,7 +12,7 @@ import numpy as np
 from dm_env import specs
 
 from dm_env_rpc_client.adaptors.gymnasium import GymnasiumEnvironment
-from tests.travelling.environments.usual import Habit
+from tests.travelling.environments.habits import Habit
 from tests.travelling.in_process import ROWS, described, seed_of
 from tests.travelling.told import Event, Failed, Lost, Opened, Tale, Timed
 

@@ -12,8 +12,8 @@ from tests.travelling.environments import (
     of_agents,
     of_dm_env,
 )
+from tests.travelling.environments.habits import Habit
 from tests.travelling.environments.stacked import Stacked
-from tests.travelling.environments.usual import Habit
 
 GYMNASIUM: Mapping[str, Habit] = {**observed.HABITS, **informing.HABITS, **misbehaving.HABITS}
 

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import dm_env
 import numpy as np
 
-from tests.travelling.environments.usual import Habit, Refused, Usual
+from tests.travelling.environments.habits import Habit, Refused
+from tests.travelling.environments.usual import Usual
 
 
 class Informing(Usual):

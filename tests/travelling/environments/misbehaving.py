@@ -7,7 +7,8 @@ from typing import Any
 
 import gymnasium
 
-from tests.travelling.environments.usual import Habit, Refused, Usual
+from tests.travelling.environments.habits import Habit, Refused
+from tests.travelling.environments.usual import Usual
 
 
 class Raising(Usual):

@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from tests.travelling.environments.usual import Habit, Observing, Refused, Usual
+from tests.travelling.environments.habits import Habit, Refused
+from tests.travelling.environments.usual import Observing, Usual
 
 _BYTES = spaces.Box(0, 255, (2,), np.uint8)
 _INTEGERS = spaces.Box(-9, 9, (2,), np.int32)

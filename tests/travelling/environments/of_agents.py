@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from tests.travelling.environments.usual import Habit, Refused
+from tests.travelling.environments.habits import Habit, Refused
 
 _SPACE = spaces.Dict({"z": spaces.Box(-999, 999, (2,), np.float64), "a": spaces.Discrete(9)})
 

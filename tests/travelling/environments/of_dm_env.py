@@ -12,7 +12,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from tests.travelling.environments.usual import Habit, Refused
+from tests.travelling.environments.habits import Habit, Refused
 
 FIRST, MID, LAST = dm_env.StepType
 

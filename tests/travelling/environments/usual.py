@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,28 +11,6 @@ from gymnasium import spaces
 
 LENGTH = 3
 """The steps of an episode."""
-
-
-class Refused(NamedTuple):
-    """A value is refused, with an error that has these texts."""
-
-    parts: tuple[str, ...]
-    """The kind and the place, by every way."""
-    details: tuple[str, ...] = ()
-    """What this package's server says of the value."""
-
-
-class Habit(NamedTuple):
-    """An environment that surprises, and what is refused of what it does."""
-
-    make: Callable[[int], Any]
-    """Makes it for a row, so that rows differ."""
-
-    refused: Mapping[int, Refused] = {}
-    """By the position of a call: the value that it returns is refused, by every way."""
-
-    calls: str = "RsssrsRs"
-    """What is called; see `told.Call`."""
 
 
 class Usual(gymnasium.Env[Any, Any]):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dm_env_rpc_client.adaptors.pettingzoo import RemoteParallelEnv
-from tests.travelling.environments.usual import Habit
+from tests.travelling.environments.habits import Habit
 from tests.travelling.in_process import action_of, element
 from tests.travelling.told import Call, Event, Failed, Lost, Opened, Tale, Told, kept
 from tests.travelling.ways.gymnasium_clients import failed

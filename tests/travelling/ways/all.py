@@ -12,7 +12,7 @@ from dm_env_rpc_client.adaptors.vector import RemoteVectorEnv
 from dm_env_rpc_client.recording import replay
 from tests.travelling.environments import informing
 from tests.travelling.environments.all import AGENTS, DM_ENV, GYMNASIUM
-from tests.travelling.environments.usual import Habit
+from tests.travelling.environments.habits import Habit
 from tests.travelling.in_process import (
     ROWS,
     alone,
