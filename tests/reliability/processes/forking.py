@@ -13,8 +13,9 @@ from collections.abc import Callable
 class Child:
     """A forked child that runs `act`, whose text comes back in `result`.
 
-    Within pytest, garbage of earlier tests is to be collected before: a child that frees objects of
-    grpcio waits forever. Here it would take time, while the requests of a test are pending.
+    Within pytest, call `gc.collect()` before the test sends its requests: a child that frees
+    objects of grpcio, left by earlier tests, waits forever. Collecting them here would take so long
+    that pending requests are answered before the fork.
     """
 
     def __init__(self, act: Callable[[], str]):

@@ -13,19 +13,33 @@ import faulthandler
 import random
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
+
+from grpc import _channel
 
 from dm_env_rpc_client import connect, connect_async, make
 from dm_env_rpc_client.server import serve
 from tests.support.alarms import Alarm
 from tests.support.environments import Echo
+from tests.support.interrupts import Interrupt
 
 _HANGS_SECONDS = 20
 """After which the program tells where its threads are, and ends: before the test gives up."""
 
+
+_STARTING: Any = [
+    _channel._UnaryUnaryMultiCallable._blocking,
+    _channel._StreamStreamMultiCallable.__call__,
+    _channel._run_channel_spin_thread,
+    _channel._consume_request_iterator,
+    threading.Thread.start,
+]
+"""What begins calls and starts threads. An interrupted `Thread.start` may raise a RuntimeError."""
 
 Way = Callable[[str, AbstractContextManager[None]], None]
 """Opens and closes something at an address, within a block that is interrupted."""
@@ -55,6 +69,21 @@ WAYS: dict[str, Way] = {
 }
 
 
+def at_each_line(address: str) -> None:
+    """Interrupts the main thread at each line that begins a call of grpcio or starts a thread."""
+    line = 0
+    while True:
+        line += 1
+        with Interrupt(line, *_STARTING) as interrupt:
+            try:
+                connect(address, transport="grpc").close()
+            except KeyboardInterrupt:
+                pass
+        if interrupt.left > 0:  # It has fewer lines.
+            break
+    print(line - 1, flush=True)
+
+
 def at_random(way: str, address: str, count: int, seed: int) -> None:
     """Interrupts the main thread so often while something opens and closes."""
     chance = random.Random(seed)
@@ -81,4 +110,7 @@ if __name__ == "__main__":
     faulthandler.dump_traceback_later(_HANGS_SECONDS, exit=True)
     # Connections that are interrupted before they are closed are forgotten.
     warnings.simplefilter("ignore", ResourceWarning)
-    at_random(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    if sys.argv[1] == "each line":
+        at_each_line(sys.argv[2])
+    else:
+        at_random(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

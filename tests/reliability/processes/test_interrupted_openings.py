@@ -27,6 +27,15 @@ _PROGRAM = ("-m", "tests.reliability.processes.interrupted_openings")
 
 
 @pytest.mark.row(6)
+def test_row_6_the_thread_that_is_interrupted_starts_no_threads_of_grpcio(seen: Seen) -> None:
+    with serve(Echo) as server:
+        interrupts = int(run_python(*_PROGRAM, "each line", server.address).stdout)
+        assert settles(lambda: server.agent_count == 0)
+    seen(interrupts_within_grpcio=interrupts)
+    assert interrupts == 0  # Where there are any, `connect` hangs.
+
+
+@pytest.mark.row(6)
 @counts(1, 50)
 @pytest.mark.parametrize("way", WAYS)
 def test_row_6_interrupts_while_a_connection_over_grpcio_opens_hang_nothing(
