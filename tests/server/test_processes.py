@@ -33,6 +33,8 @@ from dm_env_rpc_client.extensions.properties import PropertiesExtension
 from dm_env_rpc_client.protocol import envelopes
 from dm_env_rpc_client.protocol.pipeline import Pending
 from dm_env_rpc_client.server import Properties, Race, Server, serve
+from dm_env_rpc_client.server.processes.messages import Requests
+from dm_env_rpc_client.system.message_pipe import MessagePipe
 from dm_env_rpc_client.tensors.memory_limits import Limits
 from tests.server import hosted
 from tests.server.hosted import Where
@@ -277,3 +279,18 @@ def test_a_forked_child_leaves_the_workers_alone(server: Server) -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert env.step({"do": 0}).observation["pid"] == pid
+
+
+def test_requests_to_a_worker_end_if_an_answer_was_not_received() -> None:
+    """As after an interrupt: the answer would be taken for that to the next request."""
+    own, other = MessagePipe.pair()
+    with contextlib.closing(own), contextlib.closing(other):
+        requests = Requests(own)
+        requests.begin(b"first")
+        other.send(bytes(other.receive().message))
+        assert requests.end() == b"first"
+        requests.begin(b"second")
+        other.send(bytes(other.receive().message))
+        for message in (b"third", b"fourth"):
+            with pytest.raises(OSError, match="pipe"):
+                requests.begin(message)
